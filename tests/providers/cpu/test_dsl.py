@@ -211,3 +211,19 @@ def test_values_are_not_known_while_a_kernel_is_written() -> None:
 
 def test_dtypes_have_a_spelling() -> None:
     assert {dtypes.of_name(t).llvm for t in ("f32", "bf16", "bool")} == {"float", "bfloat", "i8"}
+
+
+@kernel(out=(i64,), n=i64, d=i64)
+def quotients(k: Kernel, out: Buf, n: Val, d: Val) -> None:
+    out.store(0, n // d)
+    out.store(1, n % d)
+    with k.loop(0, 2) as i:
+        out.store(i + 2, k.max(n, 0) // (k.max(d, 1) + i))
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize(("d", "expected"), [(3, [3, 1, 3, 2]), (0, [10, 0, 10, 5])])
+def test_a_size_of_zero_divides_like_one(d: int, expected: list[int], cpu: str | None) -> None:
+    out = np.zeros(4, np.int64)
+    Launch(quotients(), dict(out=out, n=10, d=d), isa=isa.named(cpu))()
+    assert out.tolist() == expected

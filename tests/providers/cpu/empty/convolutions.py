@@ -45,6 +45,8 @@ CONVOLUTIONS = {
     "depthwise 5 x 5, strides": image(
         conv("x", "w", "y", "pads = [2,2,2,2], strides = [2,2], group = 16"), 16, w=(16, 1, 5, 5)
     ),
+    "depthwise 1 x 1": image(conv("x", "w", "y", "group = 32"), 32, w=(32, 1, 1, 1)),
+    "depthwise 1 x 1, strides": image(conv("x", "w", "y", "strides = [2,2], group = 32"), 32, w=(32, 1, 1, 1)),
     "inverted residual": image(
         conv("x", "e", "a") + "b = Relu(a) " + conv("b", "d", "c", SAME + ", group = 96") + "f = Relu(c) "
         + conv("f", "p", "g") + "y = Add(x, g)",
@@ -108,5 +110,9 @@ CONVOLUTIONS = {
     "with state": Case(
         "y, q = CausalConvWithState(x, w)", "float[n,8,l] x", "float[a,b,c] y, float[d,e,f] q", {"n": 2, "l": 6},
         {"w": (8, 1, 4)}, opsets='"" : 27',
+    ),
+    "with state, of one tap": Case(
+        "y, q = CausalConvWithState(x, w)", "float[n,8,l] x", "float[a,b,c] y, float[d,e,f] q", {"n": 2, "l": 6},
+        {"w": (8, 1, 1)}, opsets='"" : 27',
     ),
 }  # fmt: skip

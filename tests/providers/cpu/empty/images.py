@@ -21,6 +21,14 @@ IMAGES = {
         "y = AveragePool<kernel_shape = [2,2], strides = [2,2]>(a)",
         "float[n,c,h,w] x", "float[a,b,d,e] y", {"n": 2, "c": 3, "h": 8, "w": 7},
     ),
+    "pools of single elements": image(
+        "a = MaxPool<kernel_shape = [1,1], strides = [2,2]>(x) y = AveragePool<kernel_shape = [1,1]>(a)", 20,
+        ("highest",),
+    ),
+    "pools of convolved single elements": image(
+        conv("x", "w", "a", SAME) + "y = MaxPool<kernel_shape = [1,1], strides = [2,2]>(a)", 32, ("highest",),
+        w=(32, 32, 3, 3),
+    ),
     "lp pool": image("y = LpPool<kernel_shape = [2,2], p = 2>(x)", 3, ("highest",)),
     "global pools": Case(
         "a = GlobalMaxPool(x) b = GlobalAveragePool(x) c = GlobalLpPool<p = 2>(x) d = Add(a, b) y = Add(c, d)",

@@ -132,6 +132,9 @@ class Builder:
         is_safe = op not in _DIVISIONS or b.constant not in (None, 0, -1)
         made = self.pure(a.type, f"{op} {flags}{a.type.text} {a.text}, {b.text}", a, b, is_safe=is_safe)
         made.is_natural |= is_natural
+        made.is_positive |= (op == "mul" and a.is_positive and b.is_positive) or (
+            op == "add" and is_natural and (a.is_positive or b.is_positive)
+        )
         return made
 
     def unary(self, op: str, a: Value) -> Value:
@@ -151,6 +154,7 @@ class Builder:
             return a if condition.constant else b
         made = self.pure(a.type, f"select {condition.typed}, {a.typed}, {b.typed}", condition, a, b)
         made.is_natural |= a.is_natural and b.is_natural
+        made.is_positive |= a.is_positive and b.is_positive
         return made
 
     def gep(self, pointer: Value, index: Value, element: Type, *, inbounds: bool = False) -> Value:
@@ -180,6 +184,7 @@ class Builder:
             return v
         made = self.pure(v.type, f"freeze {v.typed}", v)
         made.is_natural |= v.is_natural
+        made.is_positive |= v.is_positive
         return made
 
     def extract(self, v: Value, index: Value) -> Value:

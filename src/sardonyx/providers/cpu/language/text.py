@@ -53,13 +53,15 @@ I1, I8, I16, I32, I64 = (integer(n) for n in (1, 8, 16, 32, 64))
 class Value:
     """An operand: a register, a constant, or a global."""
 
-    __slots__ = ("constant", "depth", "is_natural", "terms", "text", "type")
+    __slots__ = ("constant", "depth", "is_natural", "is_positive", "terms", "text", "type")
 
     def __init__(self, type: Type, text: str, depth: int = 0, constant: Any = None) -> None:
         """``depth`` is that of its region; ``constant`` the number of a scalar constant."""
         self.type, self.text, self.depth, self.constant = type, text, depth, constant
         self.is_natural: bool = type is I64 and constant is not None and 0 <= constant < 1 << 63
         """Whether it is an i64 known not to be negative."""
+        self.is_positive: bool = self.is_natural and constant > 0
+        """Whether it is an i64 known to be above 0, which any size may be divided by."""
         self.terms: tuple[Value, Value] | None = None
         """The terms that it is the sum of: first those that vary in the innermost loop, then the others."""
 

@@ -111,14 +111,28 @@ class Val:
         return self._arith(other, "div", swapped=True)
 
     def __floordiv__(self, other: Operand) -> Val:
-        """Division of integers that are not negative."""
+        """Division of integers that are not negative; a size of 0 divides like 1, since x86 would trap."""
         assert not self.dtype.is_float
-        return self._arith(other, "div")
+        return self._arith(self._divisor(other), "div")
 
     def __mod__(self, other: Operand) -> Val:
-        """The remainder, with the sign of the dividend; integers only, since for floats LLVM would call a library."""
+        """The remainder of a division by ``//``, with the sign of the dividend."""
+        assert not self.dtype.is_float
+        return self._arith(self._divisor(other), "rem")
+
+    def remainder(self, other: Operand) -> Val:
+        """The remainder, with the sign of the dividend, for a divisor other than 0; of integers, since for floats LLVM
+        would call a library.
+        """
         assert not self.dtype.is_float
         return self._arith(other, "rem")
+
+    def _divisor(self, other: Operand) -> Operand:
+        if isinstance(other, Var):
+            other = other.get()
+        if not isinstance(other, Val) or other.dtype is not i64 or other.lanes > 1 or other.ir.is_positive:
+            return other
+        return self.k.max(other, 1)
 
     def __neg__(self) -> Val:
         if self.dtype.is_float:

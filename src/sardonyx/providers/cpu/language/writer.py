@@ -59,7 +59,7 @@ class Kernel:
         names = ("args", "context", "thread", "threads")
         given = self._begin([POINTER, POINTER, I64, I64], names, " noalias")
         self._args, self._context, thread, threads = given
-        thread.is_natural = threads.is_natural = True
+        thread.is_natural = threads.is_natural = threads.is_positive = True
         self.thread, self.threads = Val(self, thread, i64), Val(self, threads, i64)
         bases = self.b.convert("inttoptr", self._word(self._context, Context.BASES), POINTER)
         values: dict[str, Buf | Val] = {}
@@ -252,7 +252,12 @@ class Kernel:
     def max(self, a: Operand, b: Operand) -> Val:
         """Maximum; b if either is NaN, so pass what may be NaN second."""
         x, y = self.unify(a, b)
-        return self.propagating("llvm.maximum", x, y) if self._propagates(a, x) else self.select(x > y, x, y)
+        if self._propagates(a, x):
+            return self.propagating("llvm.maximum", x, y)
+        found = self.select(x > y, x, y)
+        found.ir.is_positive |= x.ir.is_positive or y.ir.is_positive
+        found.ir.is_natural |= x.ir.is_natural or y.ir.is_natural
+        return found
 
     def min(self, a: Operand, b: Operand) -> Val:
         """Minimum; b if either is NaN."""

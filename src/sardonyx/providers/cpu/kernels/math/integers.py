@@ -15,7 +15,7 @@ def divide(k: Kernel, a: Val, b: Val) -> Val:
 
 def remainder(k: Kernel, a: Val, b: Val) -> Val:
     """a - b * divide(a, b), with the sign of a; 0 for a zero divisor."""
-    return a % _safe(k, a, b)
+    return a.remainder(_safe(k, a, b))
 
 
 def floor_mod(k: Kernel, a: Val, b: Val) -> Val:
