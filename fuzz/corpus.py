@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import helper, parser
@@ -382,6 +383,14 @@ text(
     "a window that is smaller than its stride",
     'g (uint8[1, 2, 28] x) => (y, i) { y, i = MaxPool<kernel_shape=[2], strides=[4], auto_pad="SAME_UPPER">(x) }',
     {"x": rng.integers(0, 255, (1, 2, 28)).astype(np.uint8)},
+)
+text(
+    "a product of integers in a float of 8 bits",
+    """g (uint8[5,7] a, int8[7,n] b, float s) => (y) <float u = {0.05}, uint8 p = {3}, int8[1] q = {-2}> {
+        y = QLinearMatMul(a, s, p, b, s, q, u, z)
+    }""",
+    {"a": rng.integers(0, 9, (5, 7)).astype(np.uint8), "b": rng.integers(-9, 9, (7, 3)).astype(np.int8), "s": f32()},
+    edit=_weights(("z", np.array(-0.375, ml_dtypes.float8_e4m3fn))),
 )
 text(
     "MeanVarianceNormalization over no axes",

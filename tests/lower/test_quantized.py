@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -54,6 +55,8 @@ def _random(rng: Any, name: str, dtype: str, shape: tuple[int, ...]) -> Array:
         return np.asarray(x, numpy_type)
     if name == "b":
         return np.asarray(rng.integers(-5000, 5000, shape), np.int32)
+    if dtype in FLOAT8:
+        return np.asarray(rng.standard_normal(shape) * 5, FLOAT8[dtype])
     info = np.iinfo(dtype)
     return np.asarray(rng.integers(info.min, info.max, shape, endpoint=True), dtype)
 
@@ -64,12 +67,12 @@ def product(a: str, b: str, m: int, k: int, n: int, *, each: bool = False) -> Ca
     return Case("y = MatMulInteger(a, w, p, q)", given, "int32[] y")
 
 
-def qlinear(a: str, b: str, *, scale: str = "float", batch: tuple[int, ...] = ()) -> Case:
+def qlinear(a: str, b: str, *, scale: str = "float", batch: tuple[int, ...] = (), to: str = "") -> Case:
     given = {
-        "a": (a, (*batch, 5, 12)), "w": (b, (*batch, 12, 7)), "p": (a, ()), "q": (b, ()), "z": (a, ()),
+        "a": (a, (*batch, 5, 12)), "w": (b, (*batch, 12, 7)), "p": (a, ()), "q": (b, ()), "z": (to or a, ()),
         "s": (scale, ()), "t": (scale, ()), "u": (scale, ()),
     }  # fmt: skip
-    return Case("y = QLinearMatMul(a, s, p, w, t, q, u, z)", given, f"{a}[] y")
+    return Case("y = QLinearMatMul(a, s, p, w, t, q, u, z)", given, f"{to or a}[] y")
 
 
 def conv(x: str, w: str, image: tuple[int, ...], weights: tuple[int, ...], attrs: str, *, each: bool = False) -> Case:
@@ -88,6 +91,10 @@ def qconv(x: str, w: str, image: tuple[int, ...], weights: tuple[int, ...], attr
 
 
 BYTES = ("int8", "uint8")
+FLOAT8 = {
+    "float8e4m3fn": ml_dtypes.float8_e4m3fn, "float8e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
+    "float8e5m2": ml_dtypes.float8_e5m2, "float8e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
+}  # fmt: skip
 PAD = "pads = [1, 1, 1, 1]"
 PRODUCTS = {
     **{f"{a} by {b}": product(a, b, 5, 7, 3) for a in BYTES for b in BYTES},
@@ -97,6 +104,7 @@ PRODUCTS = {
     "an element": product("int8", "int8", 1, 1, 1),
     "requantized": qlinear("uint8", "int8"),
     "requantized, in halves": qlinear("int8", "uint8", scale="float16"),
+    **{f"requantized to {t}": qlinear("uint8", "int8", to=t) for t in FLOAT8},
     "a batch, requantized": qlinear("uint8", "uint8", batch=(2,)),
     "vectors": Case("y = MatMulInteger(a, w)", {"a": ("uint8", (9,)), "w": ("int8", (9,))}, "int32[] y"),
     "a batch by one matrix": Case(

@@ -71,6 +71,19 @@ def test_qlinear_matmul():
     agree("QLinearMatMul", *(np.asarray(v) for v in args))
 
 
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"])
+def test_quantized_products_in_float8(name):
+    """Neither onnx's reference nor onnxruntime has them: the formula of the specification, in float64."""
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    a, b = integers(0, 256, 5, 12, dtype=np.uint8), integers(-128, 128, 12, 7, dtype=np.int8)
+    scales, zero = [np.asarray(v, np.float32) for v in (0.02, 0.01, 2)], np.asarray(-1.5, dtype)
+    args = (a, scales[0], np.uint8(120), b, scales[1], np.int8(3), scales[2], zero)
+    (got,) = meaning("QLinearMatMul", *(np.asarray(v) for v in args))
+    real = (a.astype(np.float64) - 120) @ (b.astype(np.float64) - 3) * 0.02 * 0.01 / 2 - 1.5
+    assert got.dtype == dtype and (real < -1).any() and (real != np.rint(real)).all()
+    np.testing.assert_array_equal(got.astype(np.float32), real.astype(np.float32).astype(dtype).astype(np.float32))
+
+
 @pytest.mark.parametrize(
     ("equation", "shapes"),
     [

@@ -98,7 +98,8 @@ class Memory:
         flat = self._flat[view.storage.number]
         shape = [self.number(n) for n in view.shape]
         strides = [self.number(s) * flat.itemsize for s in view.strides]
-        return np.lib.stride_tricks.as_strided(flat[self.number(view.offset) :], shape, strides)
+        plain = flat.view(f"u{flat.itemsize}")[self.number(view.offset) :]  # as_strided supports only numpy's own types
+        return np.lib.stride_tricks.as_strided(plain, shape, strides).view(flat.dtype)
 
     def launches(self, steps: Sequence[Step], **options: Any) -> list[Launch]:
         return [self._launch(s, **options) for s in steps if s.only is None or holds(s.only, self.number(s.only.size))]

@@ -17,8 +17,15 @@ from sardonyx.lower.rules.reduce import Rows, apply
 from sardonyx.lower.sizes import Refused
 
 
-def requantized(e: Emitter, x: Expr, zero: Expr | None = None, *, to: DType) -> Expr:
-    """round(x) + zero, rounded half to even and saturated to an integer type; ``x`` is in units of the scale."""
+def requantized(e: Emitter, x: Expr, zero: Expr | None = None, *, to: DType, clamp: bool = True) -> Expr:
+    """x + zero in a quantized type, saturated; ``x`` is in units of the scale, and rounded half to even for integers.
+
+    Without ``clamp``, what an 8-bit float cannot hold becomes what its cast makes of it.
+    """
+    if not to.is_integer:
+        x = e.cast(x, dtypes.f32)
+        moved = x if zero is None else x + e.cast(zero, dtypes.f32)
+        return saturated(e, moved, to=to) if clamp or to.bits != 8 else e.cast(moved, to)
     rounded = e.round(x)
     low, high = (-(1 << (to.bits - 1)), 1 << (to.bits - 1)) if to.kind == "int" else (0, 1 << to.bits)
     moved = rounded if zero is None else rounded + e.cast(zero, dtypes.f32)
@@ -32,11 +39,7 @@ def _quantize(
     ratio = e.cast(x, work) / e.cast(scale, work)
     if work.bits < 32:
         ratio = e.cast(ratio, work)
-    if to.is_integer:
-        return requantized(e, ratio if work is dtypes.f64 else e.cast(ratio, dtypes.f32), zero, to=to)
-    ratio = e.cast(ratio, dtypes.f32)
-    moved = ratio if zero is None else ratio + e.cast(zero, dtypes.f32)
-    return saturated(e, moved, to=to) if clamp or to.bits != 8 else e.cast(moved, to)
+    return requantized(e, ratio if work is dtypes.f64 else e.cast(ratio, dtypes.f32), zero, to=to, clamp=clamp)
 
 
 def _dequantize(e: Emitter, x: Expr, scale: Expr, zero: Expr | None = None, *, work: DType, to: DType) -> Expr:
