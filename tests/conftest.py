@@ -1,7 +1,8 @@
 """What every test may ask for: the axis switch, the folder of real models, the demo's model.
 
-SARDONYX_TEST_ALL=1   every axis in full: all optimization levels, all chips, slow cases
-SARDONYX_MODELS=DIR   real models to check against onnxruntime; a folder `shared/models` beside the checkout by default
+SARDONYX_TEST_ALL=1    every axis in full: all optimization levels, all chips, slow cases
+SARDONYX_TEST_SLICE=N  which of many cases that are alike are run, to repeat a failure; see ``slices.py``
+SARDONYX_MODELS=DIR    real models to check against onnxruntime; a folder `shared/models` beside the checkout by default
 """
 
 from __future__ import annotations
@@ -10,29 +11,38 @@ import os
 from collections import defaultdict
 from pathlib import Path
 
+import hypothesis
 import pytest
-from hypothesis import settings
+
+from tests.slices import OFFSET, TEST_ALL, VARIABLE, is_taken
 
 ROOT = Path(__file__).resolve().parent.parent
-TEST_ALL = os.environ.get("SARDONYX_TEST_ALL", "") not in ("", "0")
 MODELS = Path(os.environ.get("SARDONYX_MODELS") or ROOT.parent / "shared" / "models")
 
-settings.register_profile("sardonyx", deadline=None)  # a first example may compile, and machines are shared
-settings.load_profile("sardonyx")
+hypothesis.settings.register_profile("sardonyx", deadline=None)  # a first example may compile
+hypothesis.settings.load_profile("sardonyx")
+
+
+def pytest_report_header() -> str:
+    return f"cases that are alike: {'all' if TEST_ALL else f'{VARIABLE}={OFFSET}'}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of many cases that are alike some, and the examples that hypothesis draws, are those of the commit."""
     if TEST_ALL:
         return
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
+        function = getattr(item, "function", None)
+        if getattr(function, "is_hypothesis_test", False):
+            hypothesis.seed(OFFSET)(function)
         cases[item.nodeid.split("[")[0]].append(item)
         if item.get_closest_marker("slow"):
             _leave(item, "slow")
     for test in cases.values():
         marker = test[0].get_closest_marker("sliced")
         for k, item in enumerate(test):
-            if marker is not None and k % marker.args[0]:
+            if marker is not None and not is_taken(k, marker.args[0]):
                 _leave(item, "one of many alike")
         for item in _on_other_chips(test):
             _leave(item, "for another chip")
@@ -48,7 +58,7 @@ def _on_other_chips(test: list[pytest.Item]) -> list[pytest.Item]:
     if None not in chips:
         return []
     others = [item for item, chip in zip(test, chips, strict=True) if chip is not None]
-    return [item for k, item in enumerate(others) if k % len(set(chips))]
+    return [item for k, item in enumerate(others) if not is_taken(k, len(set(chips)))]
 
 
 @pytest.fixture(scope="session")

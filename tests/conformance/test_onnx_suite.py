@@ -12,7 +12,7 @@ import pytest
 
 import sardonyx as ort
 from tests.conformance.onnx_cases import Case, assert_same, every
-from tests.conftest import TEST_ALL
+from tests.slices import some
 
 LEVELS = {
     "default": None,
@@ -21,9 +21,6 @@ LEVELS = {
     "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
 }
 OTHERS = [level for level in LEVELS if level != "default"]
-SLICE = [case for i, case in enumerate(every()) if TEST_ALL or i % 20 == 0]
-
-
 DRAWS = ("bernoulli", "training_dropout")
 """Cases that draw random numbers: a second run of one session draws the next ones."""
 
@@ -111,6 +108,6 @@ def test_at_default_settings(case: Case) -> None:
 
 
 @pytest.mark.parametrize("level", OTHERS)
-@pytest.mark.parametrize("case", SLICE, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", some(every(), 20), ids=lambda c: c.name)
 def test_at_other_levels(case: Case, level: str) -> None:
     run_case(case, at_level(level))

@@ -17,16 +17,12 @@ from sardonyx.providers.cpu.runtime.executable import CpuExecutable
 from tests.conformance.onnx_cases import Case, by_name, every
 from tests.conformance.spread import has_contraction, spread
 from tests.conformance.test_onnx_suite import exact, run_case
-from tests.conftest import TEST_ALL
 from tests.providers.cpu.test_amx import CHIP, ELEMENT
+from tests.slices import some
 
 PRECISIONS = ("high", "medium")
 CONTRACTIONS = [case for case in every() if has_contraction(case.written_out().model())]
 OTHERS = [case for case in every() if case not in CONTRACTIONS]
-
-
-def some(cases: list[Case], step: int) -> list[Case]:
-    return cases if TEST_ALL else cases[::step]
 
 
 @pytest.fixture

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
-from itertools import count
 from pathlib import Path
 
 from faults import harness
-from faults.harness import EVERY, FILES, WRITES, Fault, error, faulty
+from faults.harness import FILES, WRITES, Fault, error, faulty, points
 
 
 def main(number: str, folder: str) -> None:
@@ -19,7 +18,7 @@ def main(number: str, folder: str) -> None:
     os.environ["SARDONYX_CACHE"] = str(cache)
     harness.remember_compiled()
     for functions in (WRITES, FILES):
-        for n in count(step=EVERY):
+        for n in points():
             harness.empty(cache)
             harness.forget()
             with faulty(functions, Fault(n, error(int(number)))) as fault:

@@ -14,6 +14,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from sardonyx.providers.cpu.codegen import compiler
 from sardonyx.providers.cpu.codegen.jit import linker
 from sardonyx.providers.cpu.program import constants
 from sardonyx.session.compiled_cache import CachedEngine
+from tests.slices import TEST_ALL, first
 
 TEXT = """
 <ir_version: 10, opset_import: ["": 21]>
@@ -44,10 +46,15 @@ FILES: Functions = (*STEPS, *((os, name) for name in ("fsync", "link", "preadv",
 """What we ask of file systems."""
 ARRAYS = ("empty", "zeros", "ones", "full", "ascontiguousarray", "concatenate", "arange", "frombuffer")
 THREADS = 2
-EVERY = 1 if os.environ.get("SARDONYX_TEST_ALL", "") not in ("", "0") else 4
-"""Of so many calls that can fail, or be the last, one does; `make test-all` takes each."""
 """Each may be writing a file when the process is killed, and takes a stack and an arena of malloc's."""
+EVERY = 1 if TEST_ALL else 4
+"""Of so many calls that can fail, or be the last, one does, another at each commit; `make test-all` takes each."""
 MEMORY: Functions = (*((np, name) for name in ARRAYS), (mmap, "mmap"))
+
+
+def points() -> Iterator[int]:
+    """The calls that fail, or are the last, one after the other."""
+    return count(first(EVERY), EVERY)
 
 
 def weights(factor: int = 1) -> dict[str, np.ndarray]:

@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from itertools import count
 from pathlib import Path
 
 from faults import harness
-from faults.harness import EVERY, STEPS, Fault, faulty, killed
+from faults.harness import STEPS, Fault, faulty, killed, points
 
 
 def main(folder: str) -> None:
@@ -35,14 +34,14 @@ def main(folder: str) -> None:
 
     harness.empty(cache)
     most = 0
-    for n in count(step=EVERY):
+    for round_, n in enumerate(points()):
         code = harness.in_a_child(lambda n=n: start(n))
         most = max(most, len(harness.left_over(cache)))
         if code == 0:
             break
         assert code == -signal.SIGKILL, code
         assert harness.in_a_child(usual) == 0, n
-        if n % 2:
+        if round_ % 2:
             harness.empty(cache)
         else:
             for path in cache.glob("*.start"):

@@ -10,26 +10,29 @@ import os
 import resource
 import sys
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 
 from faults import harness
 from faults.harness import MEMORY, Fault, faulty, no_memory
+from tests.slices import first
 
 LARGE = 4096
+EACH, EVERY = 60, 7
 
 
 def calls(model: str) -> None:
-    """The n-th call fails: one after the other at first, then in steps of some."""
+    """The n-th call fails: one after the other at first, then every seventh, others at each commit."""
     for what in ("start", "run"):
-        session, n, fired = harness.started(model), 0, 0
-        while True:
+        session, fired = harness.started(model), 0
+        for n in chain(range(EACH), count(EACH + first(EVERY), EVERY)):
             harness.forget()
             with faulty(MEMORY, Fault(n, no_memory)) as fault:
                 try:
                     if what == "start":
                         harness.started(model)
                     else:
-                        harness.check(session, 2 + n % 7)
+                        harness.check(session, 2 + n % 5)
                 except harness.allowed():
                     fired += 1
             if not fault.is_met:
@@ -37,7 +40,6 @@ def calls(model: str) -> None:
             if what == "run":
                 harness.check(session)
                 harness.check(session, LARGE)
-            n += 1 if n < 60 else 7
         print(what, "calls", n, "raised", fired, flush=True)
         assert fired
         harness.check(harness.started(model))

@@ -9,12 +9,11 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 
 import sardonyx as sx
 from faults import harness
-from faults.harness import EVERY, WRITES, Fault, error, faulty
+from faults.harness import WRITES, Fault, error, faulty, points
 
 FUNCTIONS = (*WRITES, (os, "link"))
 
@@ -46,7 +45,7 @@ def main(number: str, folder: str) -> None:
     old, new = harness.write(Path(folder) / "old.onnx", 2), harness.write(Path(folder) / "new.onnx")
     home = Path(folder) / "saved"
     for name, save in SAVES.items():
-        for n in count(step=EVERY):
+        for n in points():
             shutil.rmtree(home, ignore_errors=True)
             home.mkdir()
             to = home / "model.onnx"

@@ -15,7 +15,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Graph, Value
 from sardonyx.ir.types import TensorType
 from sardonyx.ops.infer import infer_node
-from tests.conftest import TEST_ALL
+from tests.slices import TEST_ALL
 from tests.lower.agree import compare
 
 EXAMPLES = 2000 if TEST_ALL else 150

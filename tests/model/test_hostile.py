@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import sardonyx
-from tests.conftest import TEST_ALL
+from tests.slices import TEST_ALL, first
 
 FAMILIES = {"structure": 200, "damage": 200, "outside": 50, "sizes": 100, "operators": 200}
 """And the least number of cases of each."""
 SECONDS, MBYTES = 2.0, 500.0
 COMPILED_EVERY = 7
-"""Of so many cases one is compiled as well; `make test-all` compiles all."""
+"""Of so many cases one is compiled as well, others at each commit; `make test-all` compiles all."""
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="cases run in forked children")
 
@@ -44,7 +44,7 @@ def test_family(family: str) -> None:
     worker = Path(__file__).parent / "hostile" / "worker.py"
     source = str(Path(sardonyx.__file__).parents[1])
     done = subprocess.run(
-        [sys.executable, worker, family, "1" if TEST_ALL else str(COMPILED_EVERY)],
+        [sys.executable, worker, family, *map(str, (1, 0) if TEST_ALL else (COMPILED_EVERY, first(COMPILED_EVERY)))],
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": source, "SARDONYX_CHECK_ADDRESSES": "1"},
         capture_output=True,
         text=True,

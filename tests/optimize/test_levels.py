@@ -12,7 +12,8 @@ import pytest
 import sardonyx
 from sardonyx.optimize import api, pipelines
 from sardonyx.optimize.check import Checker, answers, difference
-from tests.conftest import MODELS, TEST_ALL
+from tests.conftest import MODELS
+from tests.slices import TEST_ALL
 from tests.transformers.models import encoder, feeds
 
 REAL = sorted(MODELS.glob("*.onnx")) if MODELS.is_dir() else []

@@ -22,7 +22,7 @@ from sardonyx.normalize.run import normalize
 from sardonyx.ops.infer import OPSETS
 from sardonyx.optimize import api, pipelines
 from sardonyx.optimize.check import answers, difference
-from tests.conftest import TEST_ALL
+from tests.slices import TEST_ALL
 
 LEVELS = ("basic", "extended")
 EXAMPLES = 2500 if TEST_ALL else 150
@@ -361,7 +361,6 @@ def magnified(model: Model, feeds: dict[str, Any], i: int) -> float:
 
 @settings(
     max_examples=EXAMPLES,
-    derandomize=not TEST_ALL,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )

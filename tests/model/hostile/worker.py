@@ -1,9 +1,9 @@
 """Runs a family of hostile cases, each in a forked child, and prints what became of it as lines of JSON.
 
-    python worker.py FAMILY [EVERY [NAME...]]
+    python worker.py FAMILY [EVERY FIRST [NAME...]]
 
 The child loads and runs the model in each of ``WAYS``: at optimization levels, by the reference provider and, of every
-so many cases one, compiled with addresses checked. Measured are the processor time of each, the growth of resident
+``EVERY`` cases the one at ``FIRST``, compiled with addresses checked. Measured are the processor time of each, the growth of resident
 memory over that of an idle child, and the way the child ended.
 """
 
@@ -188,13 +188,14 @@ def idle_nbytes() -> int:
 def main() -> None:
     family = importlib.import_module(f"model.hostile.{sys.argv[1]}")
     every = int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    wanted = set(sys.argv[3:])
+    first = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+    wanted = set(sys.argv[4:])
     warm_up()
     gc.freeze()  # a child's collections do not look at what it has inherited, nor copy its pages
     idle = idle_nbytes()
     for i, case in enumerate(family.cases()):
         if not wanted or case.name in wanted:
-            ways = WAYS if i % every == 0 else [way for way in WAYS if not way[1]]
+            ways = WAYS if i % every == first else [way for way in WAYS if not way[1]]
             print(json.dumps(fairly_measured(case, idle, ways)), flush=True)
 
 

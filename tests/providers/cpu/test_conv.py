@@ -201,19 +201,11 @@ def test_blocks_stay_inside_their_scratch(case: Case, elements: int) -> None:
 
 
 POINTWISE = ("pointwise, several tiles of filters", "pointwise, one run", "pointwise, groups")
-SLICE = (
-    *POINTWISE,
-    "pointwise, whole vectors",
-    "3x3",
-    "3x3, stride and dilation",
-    "patches",
-    "groups",
-    "depthwise, stride 2",
-)
 
 
+@pytest.mark.sliced(7)
 @pytest.mark.parametrize("cpu", CHIPS[1:])
-@pytest.mark.parametrize("name", [*SLICE, "9x9, few filters", "3 axes, stride"])
+@pytest.mark.parametrize("name", CASES)
 def test_other_chips(name: str, cpu: str) -> None:
     case = CASES[name]
     feeds = feeds_of(case)
@@ -221,7 +213,8 @@ def test_other_chips(name: str, cpu: str) -> None:
     assert_close(got, expected(case, feeds), case)
 
 
-@pytest.mark.parametrize("name", SLICE)
+@pytest.mark.sliced(7)
+@pytest.mark.parametrize("name", CASES)
 def test_every_address_is_inside(name: str) -> None:
     case = CASES[name]
     feeds = feeds_of(case)

@@ -88,16 +88,14 @@ def test_against_onnx(name: str) -> None:
     assert np.max(error / magnitude(case, feeds)) < BOUNDS["highest"] + ROUNDING[case.dtype]
 
 
-SLICE = ("pointwise", "3x3", "3x3, stride 2", "3 channels, 7x7")
-
-
+@pytest.mark.sliced(7)
 @pytest.mark.parametrize("precision", ["high", "medium"])
-@pytest.mark.parametrize("name", SLICE)
+@pytest.mark.parametrize("name", CASES)
 def test_precisions(name: str, precision: str) -> None:
     case = CASES[name]
     feeds = case.feeds()
     share = np.abs(run(case, feeds, precision) - expected(case, feeds)) / magnitude(case, feeds)
-    assert np.max(share) < BOUNDS[precision]
+    assert np.max(share) < BOUNDS[precision] + ROUNDING[case.dtype]
     assert np.max(share) > BOUNDS[precision] / 1000, "more exact than it should be: is it another kernel?"
 
 

@@ -146,11 +146,8 @@ def test_short_sums_are_two_k_blocks() -> None:
     assert np.linalg.norm(got - exact) < 0.85 * np.linalg.norm(chain - exact)
 
 
-SLICE = ("3x3", "3x3, several runs", "3x3, stride and dilation", "7x7, stride 2", "groups", "3 axes, stride", *MORE)
-
-
-@pytest.mark.sliced(2)
-@pytest.mark.parametrize("name", SLICE)
+@pytest.mark.sliced(7)
+@pytest.mark.parametrize("name", ALL)
 def test_every_address_is_inside(name: str) -> None:
     case = ALL[name]
     feeds = feeds_of(case)

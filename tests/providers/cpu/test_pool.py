@@ -101,15 +101,10 @@ def test_one_window_over_a_whole_image(dtype: str, numpy: Any) -> None:
         np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=1e-2, atol=1e-2)
 
 
-SLICE = ("3x3, stride 3", "3x3, stride 2, padded", "3 axes", "wide")
-NARROW = ("3x3, stride 1", "uneven pads", "a large image")
-"""Windows for which chips of long vectors have code of their own."""
-
-
-@pytest.mark.sliced(3)
+@pytest.mark.sliced(7)
 @pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512"])
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
-@pytest.mark.parametrize("name", (*SLICE, *NARROW))
+@pytest.mark.parametrize("name", CASES)
 def test_other_chips(name: str, op: str, cpu: str) -> None:
     case = CASES[name]
     body = case.text(op)
@@ -117,7 +112,8 @@ def test_other_chips(name: str, op: str, cpu: str) -> None:
     np.testing.assert_allclose(got, expected(case, body), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", SLICE)
+@pytest.mark.sliced(4)
+@pytest.mark.parametrize("name", CASES)
 def test_every_address_is_inside(name: str) -> None:
     case = CASES[name]
     body = case.text("AveragePool")

@@ -20,12 +20,8 @@ from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.test_amx import CHIP
 
 Array = np.ndarray[Any, Any]
-SLICE = [
-    *((name, cpu) for name in ("many rows", "requantized") for cpu in ("haswell", "cascadelake", "sapphirerapids")),
-    *((name, cpu) for name in ("groups, strides, unequal pads", "small image, many channels")
-      for cpu in ("cascadelake", "sapphirerapids")),
-]  # fmt: skip
-"""Without tiles, but with dot products, with tiles, and with neither."""
+CHIPS = ("haswell", "cascadelake", "sapphirerapids")
+"""With neither tiles nor dot products, with dot products, with tiles."""
 
 
 def check(case: Case, cpu: str | None, threads: int, *, checked: bool = False) -> None:
@@ -40,7 +36,9 @@ def test_kernels(case: Case) -> None:
     check(case, None, 2)
 
 
-@pytest.mark.parametrize(("name", "cpu"), SLICE)
+@pytest.mark.sliced(11)
+@pytest.mark.parametrize("cpu", CHIPS)
+@pytest.mark.parametrize("name", CASES)
 def test_other_chips(name: str, cpu: str) -> None:
     check(CASES[name], cpu, 3)
 

@@ -11,11 +11,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
-from tests.conftest import TEST_ALL
+from tests.slices import some
 
 ort = pytest.importorskip("onnxruntime")
 
-NETS = 60 if TEST_ALL else 5
+NETS = some(range(60), 12)
 MOST = 400_000
 """Numbers of an image."""
 CHIPS = [(None, "highest"), ("x86-64", "highest"), ("haswell", "highest"), ("sapphirerapids", "highest")]
@@ -239,7 +239,7 @@ def random_net(seed: int) -> tuple[bytes, dict[str, Any]]:
     return model.SerializeToString(), {x: net.rng.standard_normal(fed).astype(np.float32)}
 
 
-@pytest.mark.parametrize("seed", range(NETS))
+@pytest.mark.parametrize("seed", NETS)
 @pytest.mark.parametrize(("chip", "precision"), CHIPS)
 def test_answers(chip: str | None, precision: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model, feeds = random_net(1000 * CHIPS.index((chip, precision)) + seed)

@@ -116,13 +116,9 @@ def test_against_the_meaning(name: str) -> None:
     np.testing.assert_array_equal(again, got)
 
 
-SLICE = ("nearest twice, asymmetric floor", "linear twice, half_pixel", "linear half", "cubic antialiased",
-         "linear of 3 axes", "cubic of channels last", "cubic twice", "linear third", "cubic half_pixel",
-         "linear a little larger", "linear to sizes", "axes", "crop outside", "crop of more than there is")  # fmt: skip
-
-
+@pytest.mark.sliced(9)
 @pytest.mark.parametrize("cpu", ["haswell", "sapphirerapids"])
-@pytest.mark.parametrize("name", SLICE)
+@pytest.mark.parametrize("name", CASES)
 def test_other_chips_and_addresses(name: str, cpu: str) -> None:
     case = CASES[name]
     x = case.feed()
