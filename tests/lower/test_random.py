@@ -15,8 +15,8 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Graph, Value
 from sardonyx.ir.types import TensorType
 from sardonyx.ops.infer import infer_node
-from tests.slices import TEST_ALL
 from tests.lower.agree import compare
+from tests.slices import TEST_ALL
 
 EXAMPLES = 2000 if TEST_ALL else 150
 BATCH, WIDTH = dims.symbol("batch"), 6

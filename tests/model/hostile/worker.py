@@ -3,8 +3,8 @@
     python worker.py FAMILY [EVERY FIRST [NAME...]]
 
 The child loads and runs the model in each of ``WAYS``: at optimization levels, by the reference provider and, of every
-``EVERY`` cases the one at ``FIRST``, compiled with addresses checked. Measured are the processor time of each, the growth of resident
-memory over that of an idle child, and the way the child ended.
+``EVERY`` cases the one at ``FIRST``, compiled with addresses checked. Measured are the processor time of each, the
+growth of resident memory over that of an idle child, and the way the child ended.
 """
 
 from __future__ import annotations
