@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.conformance.onnx_cases import every
 
+from benchmarks import page
 from sardonyx.model.load import load
 from sardonyx.normalize.run import normalize
 from sardonyx.optimize.pipelines import optimize
@@ -65,15 +66,14 @@ def main() -> None:
     parser.add_argument("--markdown", type=Path, help="write the tables there")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    lines = ["# What is compiled on the CPU", "", "Made by `python benchmarks/coverage.py`.", "", "## ONNX's suite", ""]
+    lines = [page.head("What is compiled on the CPU", ("onnx",)), "## ONNX's suite", ""]
     lines += summary({case.name: left(case.model().SerializeToString()) for case in every()})
     if args.models:
         lines += ["", "## Models", ""]
         lines += summary({path.stem: left(str(path)) for path in sorted(args.models.glob("*.onnx"))})
     text = "\n".join(lines) + "\n"
     print(text)
-    if args.markdown:
-        args.markdown.write_text(text)
+    page.write(args.markdown, text)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Where the time of a model goes: each step with its time, its rate, and its share of what this machine can do.
 
-    python benchmarks/layers.py MODEL.onnx ... [--precision highest medium] [--threads 2] [--rows 10] [--markdown FILE]
+    python -m benchmarks.layers MODEL.onnx ... [--precision highest medium] [--threads 2] [--rows 10] [--markdown FILE]
 
-Feeds are those that lie beside a model, as benchmarks/models.py writes them or a folder of trained models has them,
-else random. A step's time reaches from the end of the step before it to the end of its last thread, so that waiting
+Feeds are those that lie beside a model, as benchmarks/zoo writes them or a folder of trained models has them, else
+random. A step's time reaches from the end of the step before it to the end of its last thread, so that waiting
 counts (but not in parts with loops, where it is what its slowest thread worked in all trips). A step's limit is the
 longer of two times: its operations at the rate of a loop that only uses registers, at that precision; and that of its
 bytes. Weights that all together are more than L2 holds come from beyond it in every run: at the rate at which a buffer
@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -32,20 +31,15 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "src")]
-
-from benchmarks.compare.cases import stored
+import sardonyx
+from benchmarks import page
 from benchmarks.compare.limits import limit_seconds
-from benchmarks.compare.process import machine
 from benchmarks.compare.report import ms, percent, table
 from benchmarks.compare.rounds import WARM_RUNS
 from benchmarks.compare.stats import paired_ratio
 from benchmarks.compare.worker import move_threads
 from benchmarks.quiet import probe_here, seconds_of
-from benchmarks.shared import feeds_of
-
-import sardonyx
+from benchmarks.zoo.trained import feeds_of
 from sardonyx.interpret.context import RunContext
 from sardonyx.ir import dims
 from sardonyx.providers.cpu.codegen import machine_limits
@@ -153,8 +147,7 @@ def pairs_of(path: Path, precision: str, threads: int, rounds: int) -> list[Pair
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
     model, providers = path.read_bytes(), ["CPUExecutionProvider"]
     session = sardonyx.InferenceSession(model, options, providers=providers, precision=precision)
-    beside = path.with_suffix(".npz")
-    feeds = stored(beside, "in") if beside.exists() else feeds_of(session, path)
+    feeds = feeds_of(path)
     names = [o.name for o in session.get_outputs()]
     native, probe = session._sess, probe_here()
     for _ in range(WARM_RUNS):
@@ -294,14 +287,12 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="the longest steps only, so many of them")
     parser.add_argument("--markdown", type=Path, help="write the tables there too")
     args = parser.parse_args()
-    chip = f"{machine()['cpu']}, {args.threads} threads"
-    text = [f"# Steps of models\n\n{chip}. Made by `python benchmarks/layers.py`.\n"]
+    text = [page.head("Steps of models", (), f"{args.threads} threads")]
     for path in args.models:
         for precision in args.precision:
             text.append(document(path, precision, args))
             print(text[-1], flush=True)
-    if args.markdown:
-        args.markdown.write_text("\n".join(text), encoding="utf-8")
+    page.write(args.markdown, "\n".join(text))
 
 
 if __name__ == "__main__":

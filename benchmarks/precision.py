@@ -1,32 +1,28 @@
 """How exact is each precision? Relative L2 error against the model run in float64, onnxruntime's beside it.
 
-    python benchmarks/precision.py [--cases FOLDER CASE ...] [--tokens N] [--models MODEL.onnx ...] [--out FILE]
+    python -m benchmarks.precision [--cases FOLDER CASE ...] [--tokens N] [--models MODEL.onnx ...] [--markdown FILE]
 
-Cases are those of benchmarks/models.py, in its folder. Feeds of other models are those of MODEL.npz beside
-the model or in its folder `ref` (as `in:NAME`). The error of a model is that of its worst floating-point output. Tiles
-are the chip's, or emulated bit for bit where it has none; vectors are those of the chip at hand.
+Cases are those of `python -m benchmarks.zoo timed`, in its folder. Feeds of other models are those of MODEL.npz beside
+the model or in its folder `ref` (as `in:NAME`), else random. The error of a model is that of its worst floating-point
+output. Tiles are the chip's, or emulated bit for bit where it has none; vectors are those of the chip at hand.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import platform
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "src")]
-
+import sardonyx
+from benchmarks import page
 from benchmarks.compare.cases import CASES, stored
 from benchmarks.compare.reference import Wide
 from benchmarks.compare.stats import relative_error
-
-import sardonyx
+from benchmarks.zoo.trained import feeds_of
 from sardonyx.interpret.context import RunContext
 from sardonyx.providers.cpu.machine import isa
 
@@ -37,14 +33,6 @@ COLUMNS = {
     "f32 vectors": ("highest", VECTORS), "bf16 weights": ("medium", VECTORS),
 }  # fmt: skip
 """Precision, and the chip for which code is emitted; without tiles, `high` is `highest`."""
-
-
-def feeds_of(path: Path) -> dict[str, Any]:
-    for candidate in (path.with_suffix(".npz"), path.parent / "ref" / f"{path.stem}.npz"):
-        if candidate.exists():
-            with np.load(candidate) as file:
-                return {k[3:].replace("|", "/"): file[k] for k in file if k.startswith("in:")}
-    raise SystemExit(f"{path}: no feeds beside it")
 
 
 def subjects(
@@ -96,20 +84,18 @@ def sessions(path: Path) -> Iterator[tuple[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", default=[], help="a folder of benchmarks/models.py, then cases")
+    parser.add_argument("--cases", nargs="+", default=[], help="a folder of `benchmarks.zoo timed`, then cases")
     parser.add_argument("--tokens", type=int, help="cut the feeds of cases to so many tokens")
     parser.add_argument("--models", nargs="+", type=Path, default=[])
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--markdown", type=Path, help="write the page there")
     given = parser.parse_args()
     folder = Path(given.cases[0]) if given.cases else None
     columns = (*COLUMNS, "onnxruntime")
     tiles = "the chip's own" if HOST.amx else "emulated, which gives the chip's numbers bit for bit"
     lines = [
-        "# Errors of the precisions",
-        "",
-        "Relative L2 error of the worst output against the model in float64; made by `benchmarks/precision.py` on",
-        f"{platform.machine()} ({HOST.name}). Tiles are {tiles}. `f32 vectors` and `bf16 weights`",
-        "are `highest` (and `high`) and `medium` on chips without tiles.",
+        page.head("Errors of the precisions", ("onnxruntime",), HOST.name),
+        f"Relative L2 error of the worst output against the model in float64. Tiles are {tiles}.",
+        "`f32 vectors` and `bf16 weights` are `highest` (and `high`) and `medium` on chips without tiles.",
         "",
         f"| model | {' | '.join(columns)} |",
         f"| --- |{' ---: |' * len(columns)}",
@@ -120,8 +106,7 @@ def main() -> None:
         cells = [f"{row[c]:.1e}" if c in row else "" for c in columns]
         lines.append(f"| {name} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
-    if given.out is not None:
-        given.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    page.write(given.markdown, "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,15 @@
 """What a decoder's step moves beside its weights, with the cache handed on by the caller and with it grown in place.
 
-    python benchmarks/state.py GPT2-PAST.onnx [--past 64 1024] [--out FILE]
+    python -m benchmarks.state GPT2-PAST.onnx [--past 64 1024] [--markdown FILE]
 
-The model is `gpt2-past` of benchmarks/models.py. Bytes are those that the copies of a step read and write, counted from
-the step table: the weights, which every step reads once, and attention's own reading of keys and values are left out.
-Times are CPU seconds of the best of a few steps of one token.
+The model is `gpt2-past` of `python -m benchmarks.zoo timed`. Bytes are those that the copies of a step read and write,
+counted from the step table: the weights, which every step reads once, and attention's own reading of keys and values
+are left out. Times are CPU seconds of the best of a few steps of one token.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +17,8 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "src")]
-
 import sardonyx
+from benchmarks import page
 
 STEPS = 8
 WORK = ("gemm", "gemm_amx", "attention", "attention_amx")
@@ -80,15 +77,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--past", type=int, nargs="+", default=[64, 256, 1000])
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--markdown", type=Path, help="write the page there")
     given = parser.parse_args()
     options = sardonyx.SessionOptions()
     options.intra_op_num_threads = 1
     session = sardonyx.InferenceSession(str(given.model), options)
     lines = [
-        "# A step of GPT-2: the cache copied, and grown in place",
-        "",
-        "Made by `benchmarks/state.py`, one thread. MB that the copies of a step read and write, and its CPU time.",
+        page.head("A step of GPT-2: the cache copied, and grown in place", (), "1 thread"),
+        "MB that the copies of a step read and write, and its CPU time.",
         "",
         "| past | copying: MB | in place: MB | copying: ms | in place: ms | ratio |",
         "| ---: | ---: | ---: | ---: | ---: | ---: |",
@@ -97,8 +93,7 @@ def main() -> None:
     for past in given.past:
         lines.append(row(session, past))
         print(lines[-1], flush=True)
-    if given.out:
-        given.out.write_text("\n".join(lines) + "\n")
+    page.write(given.markdown, "\n".join(lines))
 
 
 if __name__ == "__main__":

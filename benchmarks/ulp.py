@@ -1,6 +1,6 @@
 """Errors of the CPU provider's elementary functions, in units in the last place (ulp).
 
-python benchmarks/ulp.py [--stride N] [--functions exp,log] [--out FILE]
+python -m benchmarks.ulp [--stride N] [--functions exp,log] [--markdown FILE]
 
 f32: every N-th of all 2^32 floats, against numpy in float64; ``--stride 1`` takes all, some minutes for each function.
 f64: a random sample, half of it of bit patterns and half around 1, against numpy in long double. ``pow`` and ``fmod``
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import page
 from sardonyx import dtypes
 from sardonyx.ir.scalar import Emitter, trace
 from sardonyx.providers.cpu.codegen.launch import Launch
@@ -204,16 +205,15 @@ def main() -> None:
     parser.add_argument("--stride", type=int, default=PRIME_STRIDE, help="take every N-th float")
     parser.add_argument("--functions", default=",".join([*UNARY, *BINARY]))
     parser.add_argument("--sample", type=int, default=1 << 19, help="arguments of f64, and of two-argument, functions")
-    parser.add_argument("--out", type=Path, help="where to write the table")
+    parser.add_argument("--markdown", type=Path, help="write the page there")
     options = parser.parse_args()
     machine = isa.current()
     taken = "all 2^32 floats" if options.stride == 1 else f"every {options.stride}-th of the 2^32 floats"
     lines = [
-        "# Errors of the elementary functions",
-        "",
-        f"In ulp; made by `benchmarks/ulp.py --stride {options.stride} --sample {options.sample}` ({machine.name}).",
-        f"f32: {taken}, against numpy in float64. f64, and functions of two arguments: {options.sample:,} random ones,",
-        f"against numpy in long double ({np.finfo(np.longdouble).nmant} bits); erf against C's in float64.",
+        page.head("Errors of the elementary functions", ("numpy",), machine.name),
+        f"In ulp. f32: {taken}, against numpy in float64.",
+        f"f64, and functions of two arguments: {options.sample:,} random ones, against numpy in long double",
+        f"({np.finfo(np.longdouble).nmant} bits); erf against C's in float64.",
         "`exp_nonpositive` and `sigmoid` are measured where their results are normal; below, they may be 0.",
         "",
     ]
@@ -221,8 +221,7 @@ def main() -> None:
     for line in table(options.functions.split(","), options.stride, options.sample):
         print(line, flush=True)
         lines.append(line)
-    if options.out:
-        options.out.write_text("\n".join(lines) + "\n")
+    page.write(options.markdown, "\n".join(lines))
 
 
 if __name__ == "__main__":

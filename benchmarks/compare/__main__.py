@@ -1,7 +1,7 @@
-"""Sardonyx beside onnxruntime, OpenVINO f32 and OpenVINO bf16 on the models of benchmarks/models.py.
+"""Sardonyx beside onnxruntime, OpenVINO f32 and OpenVINO bf16 on the models of benchmarks/zoo.
 
-    python benchmarks/models.py --out DIR                          once: build the models
-    python benchmarks/models.py --out DIR --shared FOLDER          and take over trained ones
+    python -m benchmarks.zoo timed --out DIR                       once: build the models
+    python -m benchmarks.zoo timed --out DIR --shared FOLDER       and take over trained ones
     python -m benchmarks.compare --folder DIR                      every case, then starts and memory
     python -m benchmarks.compare --models bert vit --precision highest high medium --isa skylake-avx512 haswell
     python -m benchmarks.compare --everything --budget 240         build, time, start, load the cores, scale: in 240 s
@@ -30,8 +30,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks import page
 from benchmarks.compare import report
-from benchmarks.compare.cases import CASES, FOLDER, ROOT, Case, cases_in
+from benchmarks.compare.cases import CASES, FOLDER, Case, cases_in
 from benchmarks.compare.engines import PEERS, Contestant
 from benchmarks.compare.process import busy_neighbours, cores, environment, machine
 from benchmarks.compare.rounds import Settings, measure
@@ -90,9 +91,9 @@ def parse() -> argparse.Namespace:
 
 
 def models(*args: object) -> None:
-    """Run benchmarks/models.py."""
-    command = [sys.executable, str(ROOT / "benchmarks" / "models.py"), *map(str, args)]
-    subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
+    """Have the zoo write models."""
+    command = [sys.executable, "-m", "benchmarks.zoo", "timed", *map(str, args)]
+    subprocess.run(command, env=environment(), stderr=subprocess.DEVNULL, check=False)
 
 
 class Run:
@@ -109,6 +110,7 @@ class Run:
         self.contestants = [c for c in (*own, *PEERS) if c.engine in (args.contestants or c.engine)]
         self.results: dict[str, Any] = {
             "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "command": page.command(),
             "machine": machine(),
             "versions": {"python": platform.python_version()},
             "options": {k: v for k, v in vars(args).items() if not isinstance(v, Path)},
@@ -134,14 +136,8 @@ class Run:
         self.say(f"{what} is left out: {why}")
 
     def save(self) -> None:
-        for path, text in ((self.args.json, self.as_json), (self.args.markdown, lambda: report.document(self.results))):
-            if path:
-                part = path.with_name(path.name + ".part")
-                part.write_text(text(), encoding="utf-8")
-                part.replace(path)
-
-    def as_json(self) -> str:
-        return json.dumps(self.results, indent=1)
+        page.write(self.args.json, json.dumps(self.results, indent=1))
+        page.write(self.args.markdown, report.document(self.results))
 
     # -- what is done
 
@@ -154,7 +150,7 @@ class Run:
             self.say(f"building {', '.join(names)}")
             models("--out", folder, *names)
         for case in [c for c in missing if not (c.onnx(folder).exists() and c.feeds(folder).exists())]:
-            self.skip(case.name, "its model is not there; benchmarks/models.py builds it")
+            self.skip(case.name, "its model is not there; `python -m benchmarks.zoo timed` builds it")
             self.cases.remove(case)
 
     def refer(self, case: Case) -> bool:
@@ -180,7 +176,7 @@ class Run:
 
     def settings(self, seconds: float, threads: int) -> Settings:
         seconds = min(seconds, self.args.seconds)
-        return Settings(self.args.folder, self.cache, threads, self.args.rounds, seconds, self.deadline())
+        return Settings(self.cache, threads, self.args.rounds, seconds, self.deadline())
 
     def time_case(self, case: Case, busy: bool, seconds: float) -> None:
         """The case's rounds take half of the seconds given: opening and checking take the rest."""
@@ -188,7 +184,9 @@ class Run:
             return
         name = f"{case.name} busy" if busy else case.name
         with busy_neighbours(busy):
-            result = measure(case, self.contestants, self.settings(seconds / 2, self.args.threads))
+            result = measure(
+                case, case.files(self.args.folder), self.contestants, self.settings(seconds / 2, self.args.threads)
+            )
         for contestant, entry in result["contestants"].items():
             self.results["versions"].setdefault(contestant.split()[0], entry["version"])
         for who, why in result["absent"].items():
@@ -202,8 +200,8 @@ class Run:
         self.say(report.case_text(name, result))
 
     def time_starts(self, case: Case, seconds: float) -> None:
-        folder, threads = self.args.folder, self.args.threads
-        result = measure_starts(case, self.contestants, folder, threads, self.args.starts, seconds, self.deadline())
+        files, threads = case.files(self.args.folder), self.args.threads
+        result = measure_starts(case, files, self.contestants, threads, self.args.starts, seconds, self.deadline())
         self.results["starts"][case.model] = result
         self.say(report.starts_text(case.model, result))
 
@@ -216,7 +214,8 @@ class Run:
             self.skip(f"{case.name} above {counts[-1]} threads", f"there are {len(cores())} cores")
         results = []
         for n in counts:
-            results.append(measure(case, contestants, self.settings(seconds / 2 / len(counts), n)))
+            settings = self.settings(seconds / 2 / len(counts), n)
+            results.append(measure(case, case.files(self.args.folder), contestants, settings))
             self.say(f"{case.name}, {n} threads: " + times_text(results[-1]))
         results = [r for r in results if r["contestants"]]
         if not results:

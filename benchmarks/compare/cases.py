@@ -1,7 +1,7 @@
 """What is timed: a model's file, and feeds of one size for it.
 
 A folder of models holds MODEL.onnx, and for each case CASE.npz (feeds as `in:NAME`, what torch or another engine
-answers to them as `told:NAME`), both written by benchmarks/models.py, and CASE.f64.npz (the float64 reference; see
+answers to them as `told:NAME`), both written by benchmarks/zoo, and CASE.f64.npz (the float64 reference; see
 reference.py).
 """
 
@@ -20,6 +20,15 @@ Feeds = dict[str, Array]
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("SARDONYX_BENCH_CACHE", Path.home() / ".cache" / "sardonyx-bench"))
 FOLDER = CACHE / "compare"
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where a case lies. Without a reference it is timed alone, and has neither errors nor a limit."""
+
+    model: Path
+    feeds: Path
+    reference: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,9 @@ class Case:
 
     def reference(self, folder: Path) -> Path:
         return folder / f"{self.name}.f64.npz"
+
+    def files(self, folder: Path) -> Files:
+        return Files(self.onnx(folder), self.feeds(folder), self.reference(folder))
 
 
 CASES = (

@@ -1,4 +1,7 @@
-"""The contestants: how each opens a model and runs it. Imported in a contestant's own process."""
+"""The contestants: how each opens a model and runs it. Imported in a contestant's own process.
+
+An engine is a package, or `module:factory` of these benchmarks, where `factory(model, threads)` gives a `Runner`.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,13 @@ class Contestant:
     engine: str
     precision: str = "highest"
     isa: str = ""
+    label: str = ""
+    """Its name in tables, where the engine's will not do."""
 
     @property
     def name(self) -> str:
+        if self.label:
+            return self.label
         if self.engine == "openvino":
             return f"openvino {'bf16' if self.precision == 'medium' else 'f32'}"
         default = self.precision == "highest" or self.engine == "onnxruntime"
@@ -82,7 +89,8 @@ class Sardonyx(OrtShaped):
         counts = self._session.explain().counts()
         packed = sum(getattr(e, "packed_nbytes", 0) for _, e in self._session._sess.engine.parts.compiled)
         nodes = {provider: sum(ops.values()) for provider, ops in counts.items()}
-        return {"nodes": nodes, "packed_nbytes": packed}
+        kernels = [row.kernel for part in self._session.explain(stage="cpu").parts for row in part]
+        return {"nodes": nodes, "packed_nbytes": packed, "kernels": kernels}
 
 
 def _runs_natively(isa: str) -> bool:
@@ -121,6 +129,9 @@ class OpenVINO:
 
 
 def open_model(contestant: Contestant, package: Any, path: str, threads: int, cache: str) -> Runner:
+    if ":" in contestant.engine:
+        runner: Runner = getattr(package, contestant.engine.split(":")[1])(path, threads)
+        return runner
     if contestant.engine == "sardonyx":
         return Sardonyx(package, path, threads, contestant.precision, contestant.isa)
     if contestant.engine == "onnxruntime":
@@ -130,6 +141,6 @@ def open_model(contestant: Contestant, package: Any, path: str, threads: int, ca
 
 def import_engine(engine: str) -> Any:
     try:
-        return importlib.import_module(engine)
+        return importlib.import_module(engine.split(":", maxsplit=1)[0])
     except ImportError as error:
         raise Unavailable(str(error)) from None

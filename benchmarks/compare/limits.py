@@ -24,8 +24,10 @@ LEAST_NBYTES = 1 << 16
 """A buffer that is read faster than a thread is started tells nothing."""
 
 
-def measure(threads: int, nbytes: int) -> dict[str, Any]:
-    """The limits at so many threads; `read_nbytes` over a buffer of `nbytes`, which may fit a cache."""
+def measure(threads: int, nbytes: int, moved: int = 0) -> dict[str, Any]:
+    """The limits at so many threads: `read_nbytes` over a buffer of `nbytes`, which may fit a cache, and `copy_nbytes`
+    where so many bytes, half of them read and half written, are asked about.
+    """
     nbytes = max(nbytes, LEAST_NBYTES)
     try:
         from sardonyx.providers.cpu.codegen import machine_limits
@@ -37,6 +39,10 @@ def measure(threads: int, nbytes: int) -> dict[str, Any]:
     }
     products = getattr(machine_limits, "peak_tile_flops", None)
     rate = products(threads=threads) if products else None
+    if moved:
+        half = max(moved // 2, LEAST_NBYTES)
+        ways = (machine_limits.copy_bandwidth(half, threads, is_non_temporal=is_past) for is_past in (False, True))
+        figures["copy_nbytes"] = max(ways)
     return figures | ({"bf16_flops": rate} if rate else {}) | {"source": "register-only loops"}
 
 
@@ -70,8 +76,9 @@ def _best(work: Callable[[], Any], times: int = 2) -> float:
     return min(seconds[1:])
 
 
-def limit_seconds(figures: dict[str, Any], precision: str, flops: float, weights: float) -> float:
-    """The least time for so many operations on so many weights, each read once, at a precision.
+def limit_seconds(figures: dict[str, Any], precision: str, flops: float, weights: float, moved: float = 0.0) -> float:
+    """The least time for so many operations on so many weights, each read once, at a precision, and for moving so many
+    bytes from inputs to outputs.
 
     Where that is faster, f32 results may be had from eight products of bytes, which take the time of four of bf16, and
     nearly f32 ones from three of bf16.
@@ -79,4 +86,5 @@ def limit_seconds(figures: dict[str, Any], precision: str, flops: float, weights
     products = {"highest": 4, "high": 3, "medium": 1}[precision]
     peak = max(figures["f32_flops"], figures.get("bf16_flops", 0.0) / products)
     itemsize = 2 if precision == "medium" and "bf16_flops" in figures else 4
-    return float(max(flops / peak, weights * itemsize / figures["read_nbytes"]))
+    moving_s = moved / figures["copy_nbytes"] if "copy_nbytes" in figures else 0.0
+    return float(max(flops / peak, weights * itemsize / figures["read_nbytes"], moving_s))

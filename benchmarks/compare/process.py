@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from benchmarks.compare.cases import ROOT
 from benchmarks.compare.engines import Contestant, Unavailable
 
 TIMEOUT_S = 600.0
+EXIT_S = 20.0
+WORKER = "benchmarks.compare.worker"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -29,21 +31,24 @@ class Failed(Exception):
 
 
 def environment() -> dict[str, str]:
-    """For a child that imports these benchmarks, and Sardonyx from this checkout."""
+    """For a child that imports these benchmarks, and Sardonyx from this checkout, with bytecode kept as installed."""
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     sources = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sources))}
+    return inherited | {"PYTHONPATH": os.pathsep.join(filter(None, sources))}
 
 
 class Process:
     """A worker of its own interpreter; ends with the `with` block."""
 
-    def __init__(self, threads: int, isa: str = "", cache: str = "", deadline: float = math.inf) -> None:
+    def __init__(
+        self, threads: int, isa: str = "", cache: str = "", deadline: float = math.inf, worker: str = WORKER
+    ) -> None:
         env = environment() | dict.fromkeys(THREAD_VARIABLES, str(threads))
         env |= {"SARDONYX_CPU": isa} if isa else {}
         env |= {"SARDONYX_CACHE": cache} if cache else {}
         self.threads, self.cache, self.deadline = threads, cache, deadline
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
-        command = [sys.executable, "-m", "benchmarks.compare.worker"]
+        command = [sys.executable, "-m", worker]
         self._child = subprocess.Popen(
             command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
         )
@@ -51,10 +56,17 @@ class Process:
     def __enter__(self) -> Process:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._child.kill()
-        self._child.wait()
-        for file in (self._child.stdin, self._child.stdout, self._log):
+    def __exit__(self, kind: object, *_: object) -> None:
+        """The end of its requests ends a worker, which may then write what it keeps for its next start."""
+        assert self._child.stdin is not None
+        with suppress(BrokenPipeError):
+            self._child.stdin.close()
+        try:
+            self._child.wait(EXIT_S if kind is None else 0)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+        for file in (self._child.stdout, self._log):
             if file is not None:
                 file.close()
 
@@ -82,9 +94,9 @@ class Process:
             raise Failed(reply["failed"])
         return reply
 
-    def open(self, contestant: Contestant, model: Path) -> dict[str, Any]:
+    def open(self, contestant: Contestant, model: Path, **more: Any) -> dict[str, Any]:
         who = asdict(contestant)
-        return self.ask("open", contestant=who, model=str(model), threads=self.threads, cache=self.cache)
+        return self.ask("open", contestant=who, model=str(model), threads=self.threads, cache=self.cache, **more)
 
     def _last_words(self) -> str:
         code = self._child.wait()

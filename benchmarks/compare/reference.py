@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from benchmarks.compare.cases import Case, Feeds, cache_of, cases_in, step_feeds, store, stored
 from benchmarks.compare.stats import relative_error
-
 from sardonyx import dtypes
 from sardonyx.interpret.bind import compile_graph
 from sardonyx.interpret.context import RunContext

@@ -127,12 +127,17 @@ def ratios_table(ours: str, ratios: dict[str, Result]) -> str:
 def document(results: Result) -> str:
     """The whole run, for benchmarks/results."""
     machine, versions = results["machine"], results["versions"]
-    text = ["# Sardonyx beside its peers", ""]
-    text += [
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}; made by `python -m benchmarks.compare`."
+    text = [
+        "# Sardonyx beside its peers",
+        "",
+        f"- Machine: {machine['cpu']}, {machine['cores']} cores, {machine['system']}",
+        f"- Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}",
+        f"- Command: `{results['command']}`",
+        f"- Date: {results['made'][:10]}",
+        "",
     ]
-    text += [f"Not here: {name}: {why}." for name, why in results["absent"].items()]
-    text += ["Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".", ""]
+    if results["absent"]:
+        text += [*(f"Not here: {name}: {why}." for name, why in results["absent"].items()), ""]
     if results["cases"]:
         text += [summary_text(results["cases"]), "## Case by case", ""]
         text += [case_text(name, r) for name, r in results["cases"].items()]

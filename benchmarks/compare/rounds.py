@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from benchmarks.compare.cases import Case, stored
+from benchmarks.compare.cases import Case, Files, stored
 from benchmarks.compare.engines import Contestant, Unavailable
 from benchmarks.compare.limits import limit_seconds
 from benchmarks.compare.process import Failed, Process, cores
@@ -23,6 +22,7 @@ LEAST_ROUNDS, LATE_ROUNDS = 5, 3
 GAUGED = 3
 """The machine's limits are measured in every third round."""
 MOST_RUNS = 2000
+Gauge = Callable[[], dict[str, Any]]
 WARM_RUNS, WARM_S = 12, 0.5
 """So many runs come before the rounds, or as many as fit into half a second: engines learn from their first ones."""
 
@@ -31,7 +31,6 @@ WARM_RUNS, WARM_S = 12, 0.5
 class Settings:
     """What the rounds of a case have in common."""
 
-    folder: Path
     cache: str
     threads: int
     rounds: int
@@ -40,33 +39,38 @@ class Settings:
     """By the monotonic clock; who is running then has failed."""
 
 
-def measure(case: Case, contestants: Sequence[Contestant], settings: Settings) -> dict[str, Any]:
+def measure(case: Case, files: Files, contestants: Sequence[Contestant], settings: Settings) -> dict[str, Any]:
     """Times of each round, errors, limits and ratios of one case.
 
     Who is not to be had on this machine is under `absent`; who took part and failed, under `failed`.
     """
-    cost = {name: float(v) for name, v in stored(case.reference(settings.folder), "cost").items()}
+    cost = {name: float(v) for name, v in stored(files.reference, "cost").items()} if files.reference else {}
     result: dict[str, Any] = {"threads": settings.threads, "cost": cost, "contestants": {}, "absent": {}, "failed": {}}
     with ExitStack() as stack:
         processes = {c: stack.enter_context(_process(c, settings)) for c in contestants}
         with ThreadPoolExecutor() as pool:
-            opening = {c: pool.submit(p.open, c, case.onnx(settings.folder)) for c, p in processes.items()}
+            opening = {c: pool.submit(p.open, c, files.model) for c, p in processes.items()}
         for contestant in contestants:
             try:
                 about = opening[contestant].result()
                 about |= processes[contestant].ask("about")
-                about |= _ready(processes[contestant], case, settings.folder)
+                about |= _ready(processes[contestant], case, files)
             except (Unavailable, Failed) as why:
                 result["absent" if isinstance(why, Unavailable) else "failed"][contestant.name] = str(why)
                 del processes[contestant]
             else:
                 about |= {"precision": contestant.precision, "rounds": []}
                 result["contestants"][contestant.name] = about
-        gauge = stack.enter_context(Process(settings.threads))
-        nbytes = int(4 * cost["weights"])
-        _rounds(case, processes, result, settings, lambda: gauge.ask("limits", threads=settings.threads, nbytes=nbytes))
+        _rounds(case, processes, result, settings, _gauge(stack, cost, settings.threads) if cost else None)
     taking_part = [c for c in contestants if c.name in result["contestants"]]
     return result | _derived(case, taking_part, result)
+
+
+def _gauge(stack: ExitStack, cost: dict[str, float], threads: int) -> Gauge:
+    """Measures what the machine can do for a case, in a process of its own."""
+    process = stack.enter_context(Process(threads))
+    nbytes, moved = int(4 * cost["weights"]), int(cost.get("moved", 0))
+    return lambda: process.ask("limits", threads=threads, nbytes=nbytes, moved=moved)
 
 
 def _process(contestant: Contestant, settings: Settings) -> Process:
@@ -75,10 +79,10 @@ def _process(contestant: Contestant, settings: Settings) -> Process:
     return Process(settings.threads, contestant.isa, cache, settings.deadline)
 
 
-def _ready(process: Process, case: Case, folder: Path) -> dict[str, Any]:
+def _ready(process: Process, case: Case, files: Files) -> dict[str, Any]:
     """Run for the first time, which is the run that is checked, and until it is warm."""
-    process.ask("feed", feeds=str(case.feeds(folder)))
-    checked = process.ask("check", reference=str(case.reference(folder)))
+    process.ask("feed", feeds=str(files.feeds), is_stepwise=bool(case.steps))
+    checked = process.ask("check", reference=str(files.reference)) if files.reference else process.ask("turn", runs=1)
     warm = _seconds(case, process.ask("turn", runs=1)["seconds"])
     if (more := min(WARM_RUNS, int(WARM_S / max(1, case.steps) / warm))) > 1:
         warm = _seconds(case, process.ask("turn", runs=more)["seconds"])
@@ -92,7 +96,7 @@ def _seconds(case: Case, seconds: list[float]) -> float:
 
 
 def _rounds(
-    case: Case, processes: dict[Contestant, Process], result: dict[str, Any], settings: Settings, gauge: Any
+    case: Case, processes: dict[Contestant, Process], result: dict[str, Any], settings: Settings, gauge: Gauge | None
 ) -> None:
     """Fill in the rounds. A contestant that fails leaves, with the rounds it has been in."""
     if not processes:
@@ -101,13 +105,14 @@ def _rounds(
     turn_s = settings.seconds / settings.rounds / (len(processes) + 1)
     steps = max(1, case.steps)
     runs = {c: min(MOST_RUNS, max(1, int(turn_s / steps / entries[c.name]["warm_s"]))) for c in processes}
-    gauge()
+    if gauge:
+        gauge()
     start = time.monotonic()
     for number in range(settings.rounds):
         spent = (time.monotonic() - start) / settings.seconds
         if not processes or (spent > 1 and number >= (LEAST_ROUNDS if spent < 2 else LATE_ROUNDS)):
             break
-        if number % GAUGED == 0:
+        if gauge and number % GAUGED == 0:
             limits.append(gauge())
         order = list(processes)
         shift = number % len(order)
@@ -121,6 +126,8 @@ def _rounds(
                 result["failed"][contestant.name] = str(why)
                 if not entries[contestant.name]["rounds"]:
                     del entries[contestant.name]
+    if not limits:
+        return
     numbers = [key for key, value in limits[0].items() if isinstance(value, float)]
     result["limits"] = {key: statistics.median(figures[key] for figures in limits) for key in numbers}
     result["limits"]["source"] = limits[0]["source"]
@@ -139,8 +146,12 @@ def _derived(case: Case, contestants: Sequence[Contestant], result: dict[str, An
     entries, cost = result["contestants"], result["cost"]
     for entry in entries.values():
         entry["median_s"], entry["low_s"], entry["high_s"] = spread(entry["rounds"])
-        entry["error"] = max(entry["errors"].values())
-        least = limit_seconds(result["limits"], entry["precision"], cost["flops"], cost["weights"])
+        if not cost:
+            continue
+        entry["error"] = max(entry["errors"].values(), default=math.nan)
+        least = limit_seconds(
+            result["limits"], entry["precision"], cost["flops"], cost["weights"], cost.get("moved", 0.0)
+        )
         entry["share"] = least / entry["median_s"]
         if case.steps:
             itemsize = 2 if entry["precision"] == "medium" else 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
 import time
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare.cases import Case
+from benchmarks.compare.cases import Case, Files
 from benchmarks.compare.engines import Contestant, Unavailable
 from benchmarks.compare.process import Failed, Process
 
@@ -18,15 +19,19 @@ FIGURES = ("import_s", "open_s", "first_s", "peak_mb")
 
 def measure_starts(
     case: Case,
+    files: Files,
     contestants: Sequence[Contestant],
-    folder: Path,
     threads: int,
     times: int,
-    seconds: float,
-    deadline: float,
+    seconds: float = math.inf,
+    deadline: float = math.inf,
+    clock: str = "perf_counter",
 ) -> dict[str, Any]:
-    """Medians of each contestant's cold and warm start, taken in turns until the seconds are over."""
-    _read_through(case.onnx(folder))
+    """Medians of each contestant's cold and warm start, taken in turns until the seconds are over.
+
+    A start is timed by a clock of Python's `time`; `process_time` adds up what all threads computed.
+    """
+    _read_through(files.model)
     found: dict[str, dict[str, list[dict[str, float]]]] = {}
     absent: dict[str, str] = {}
     begin = time.monotonic()
@@ -40,7 +45,8 @@ def measure_starts(
             with tempfile.TemporaryDirectory() as cache:
                 try:
                     for kind in ("cold", "warm"):
-                        figures = _start(Process(threads, contestant.isa, cache, deadline), case, contestant, folder)
+                        fresh = Process(threads, contestant.isa, cache, deadline)
+                        figures = _start(fresh, case, files, contestant, clock)
                         found.setdefault(contestant.name, {}).setdefault(kind, []).append(figures)
                 except (Unavailable, Failed) as why:
                     absent[contestant.name] = str(why)
@@ -52,12 +58,12 @@ def measure_starts(
     return {"threads": threads, "times": times, "contestants": medians, "absent": absent}
 
 
-def _start(fresh: Process, case: Case, contestant: Contestant, folder: Path) -> dict[str, float]:
+def _start(fresh: Process, case: Case, files: Files, contestant: Contestant, clock: str) -> dict[str, float]:
     with fresh as process:
-        opened = process.open(contestant, case.onnx(folder))
-        process.ask("feed", feeds=str(case.feeds(folder)))
+        opened = process.open(contestant, files.model, clock=clock)
+        process.ask("feed", feeds=str(files.feeds), is_stepwise=bool(case.steps))
         first = process.ask("turn", runs=1)["seconds"][0]
-        peak = process.ask("memory")["peak_mb"]
+        peak = process.ask("memory")["mb"]
     return {"import_s": opened["import_s"], "open_s": opened["open_s"], "first_s": first, "peak_mb": peak}
 
 

@@ -1,12 +1,12 @@
 """A contestant's process: opens a model once and then does what it is asked, one JSON line for one JSON line.
 
-open    {contestant, model, threads, cache}   import the engine and open the model
+open    {contestant, model, threads, cache, clock}  import the engine and open the model
 about   {}                                    what the engine made of the model; a session may build much to tell it
-feed    {feeds}                               take a case's feeds
+feed    {feeds, is_stepwise}                  take a case's feeds
 turn    {runs, cores}                         run so often, maybe on certain cores; seconds of each run or step
 check   {reference}                           run once; seconds, errors against the reference, digest of the answers
-memory  {}                                    the most memory that this process has held, in MB
-limits  {threads, nbytes}                     what the machine can do
+memory  {field}                               the most memory that this process has held, in MB, or holds (VmRSS)
+limits  {threads, nbytes, moved}              what the machine can do
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
+
 from benchmarks.compare.cases import Feeds, cache_of, step_feeds, stored
 from benchmarks.compare.engines import Contestant, Runner, Unavailable, import_engine, open_model
 from benchmarks.compare.stats import relative_error
@@ -35,23 +36,25 @@ class Worker:
     feeds: Feeds
     steps: int
 
-    def open(self, contestant: dict[str, str], model: str, threads: int, cache: str) -> Reply:
-        asked = Contestant(**contestant)
-        start = time.perf_counter()
+    def open(
+        self, contestant: dict[str, str], model: str, threads: int, cache: str, clock: str = "perf_counter"
+    ) -> Reply:
+        asked, now = Contestant(**contestant), getattr(time, clock)
+        start = now()
         package = import_engine(asked.engine)
-        imported = time.perf_counter()
+        imported = now()
         self.runner = open_model(asked, package, model, threads, cache)
-        opened = time.perf_counter()
+        opened = now()
         self.names = self.runner.names()
-        version = str(package.__version__).split("-")[0]
+        version = str(getattr(package, "__version__", "")).split("-")[0]
         return {"import_s": imported - start, "open_s": opened - imported, "version": version}
 
     def about(self) -> Reply:
         return self.runner.about()
 
-    def feed(self, feeds: str) -> Reply:
+    def feed(self, feeds: str, is_stepwise: bool = False) -> Reply:
         self.feeds = stored(Path(feeds), "in")
-        self.steps = self.feeds["input_ids"].shape[1] if any(n.startswith("past") for n in self.feeds) else 0
+        self.steps = self.feeds["input_ids"].shape[1] if is_stepwise else 0
         return {}
 
     def turn(self, runs: int, cores: list[int] | None = None) -> Reply:
@@ -104,15 +107,15 @@ class Worker:
         errors = {name: relative_error(answers[name], wanted[name]) for name in wanted}
         return {"seconds": seconds, "errors": errors, "digest": digest.hexdigest()[:16]}
 
-    def memory(self) -> Reply:
+    def memory(self, field: str = "VmHWM") -> Reply:
         with open("/proc/self/status", encoding="ascii") as file:
             fields = dict(line.split(":", 1) for line in file)
-        return {"peak_mb": int(fields["VmHWM"].split()[0]) * 1024 / 1e6}
+        return {"mb": int(fields[field].split()[0]) * 1024 / 1e6}
 
-    def limits(self, threads: int, nbytes: int) -> Reply:
+    def limits(self, threads: int, nbytes: int, moved: int) -> Reply:
         from benchmarks.compare.limits import measure
 
-        return measure(threads, nbytes)
+        return measure(threads, nbytes, moved)
 
 
 def move_threads(cores: Iterable[int]) -> None:
@@ -122,8 +125,7 @@ def move_threads(cores: Iterable[int]) -> None:
             os.sched_setaffinity(int(thread), cores)
 
 
-def serve(requests: TextIO, replies: TextIO) -> None:
-    worker = Worker()
+def serve(worker: Worker, requests: TextIO, replies: TextIO) -> None:
     for line in requests:
         request = json.loads(line)
         action: Callable[..., Reply] = getattr(worker, request.pop("do"))
@@ -137,7 +139,11 @@ def serve(requests: TextIO, replies: TextIO) -> None:
         replies.flush()
 
 
-if __name__ == "__main__":
+def main(worker: Worker) -> None:
     pipe = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever an engine prints goes to stderr
-    serve(sys.stdin, pipe)
+    serve(worker, sys.stdin, pipe)
+
+
+if __name__ == "__main__":
+    main(Worker())

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from benchmarks import layers
 from benchmarks.compare import cases, reference
 from benchmarks.compare.cases import CASES, Case
 from benchmarks.compare.reference import Wide
-from onnx import TensorProto, helper, numpy_helper
-
-from benchmarks import layers, light, shared
+from benchmarks.zoo import light, trained
 from sardonyx.interpret.context import RunContext
 
 RNG = np.random.default_rng(11)
@@ -40,7 +41,7 @@ def test_every_light_net_is_a_case() -> None:
 
 
 @pytest.fixture
-def trained(tmp_path: Path) -> Path:
+def trained_folder(tmp_path: Path) -> Path:
     """A folder with a model whose weight is an input with a default, and whose output's name has a slash."""
     w = RNG.standard_normal((4, 3, 3, 3)).astype(np.float16)
     nodes = [
@@ -63,8 +64,8 @@ def trained(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_trained_model_is_taken_over_with_its_feeds_and_answers(trained: Path, tmp_path: Path) -> None:
-    shared.take_over(trained / "net.onnx", tmp_path)
+def test_a_trained_model_is_taken_over_with_its_feeds_and_answers(trained_folder: Path, tmp_path: Path) -> None:
+    trained.take_over(trained_folder / "net.onnx", tmp_path)
     case = Case.of("net")
     assert case in cases.cases_in(tmp_path) and case not in CASES
     assert list(cases.stored(case.feeds(tmp_path), "in")) == ["x"]
@@ -73,8 +74,8 @@ def test_a_trained_model_is_taken_over_with_its_feeds_and_answers(trained: Path,
     assert cases.stored(case.reference(tmp_path), "out")["net/y"].dtype == np.float64
 
 
-def test_layers_tell_time_and_share_of_every_step(trained: Path, tmp_path: Path) -> None:
-    shared.take_over(trained / "net.onnx", tmp_path)
+def test_layers_tell_time_and_share_of_every_step(trained_folder: Path, tmp_path: Path) -> None:
+    trained.take_over(trained_folder / "net.onnx", tmp_path)
     pairs = layers.pairs_of(tmp_path / "net.onnx", "highest", threads=1, rounds=2)
     rows = pairs[0].rows
     assert len(pairs) == 2 * layers.PAIRS

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from benchmarks.quiet import Probe
 
 from benchmarks import quiet
+from benchmarks.quiet import Probe
 from sardonyx.providers.cpu.machine import isa
 
 

@@ -18,7 +18,7 @@ from tests.transformers.models import encoder, feeds
 
 REAL = sorted(MODELS.glob("*.onnx")) if MODELS.is_dir() else []
 ZOO = sorted(Path(os.environ["SARDONYX_ZOO"]).glob("*.onnx")) if "SARDONYX_ZOO" in os.environ else []
-"""What benchmarks/zoo.py --small writes, where SARDONYX_ZOO says that it is."""
+"""What `python -m benchmarks.zoo exported --small` writes, where SARDONYX_ZOO says that it is."""
 
 WAYS = [("basic", "portable"), ("extended", "contrib")]
 if TEST_ALL:

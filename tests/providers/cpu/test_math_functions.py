@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from benchmarks.ulp import BINARY, UNARY, WHERE_NORMAL, Array, errors_in_ulp, evaluate, every_float, measured, sampled
 
 STRIDE = 65_537

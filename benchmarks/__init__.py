@@ -1,0 +1,1 @@
+"""Programs that measure Sardonyx; README.md says which question each answers."""

@@ -1,0 +1,73 @@
+"""Nets of the zoo as onnxruntime's quantizers rewrite them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from benchmarks.zoo.samples import Feeds
+
+
+class Readings:
+    """Calibration data, as onnxruntime's calibrator asks for it."""
+
+    def __init__(self, feeds: Feeds) -> None:
+        self.feeds = iter([feeds])
+
+    def get_next(self) -> Feeds | None:
+        return next(self.feeds, None)
+
+
+def static(base: Path, path: Path, feeds: Feeds, form: str, operators: list[str] | None = None) -> None:
+    from onnxruntime import quantization as q
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    prepared = path.with_suffix(".prepared")
+    quant_pre_process(str(base), str(prepared), skip_symbolic_shape=True)
+    q.quantize_static(
+        str(prepared),
+        str(path),
+        Readings(feeds),
+        quant_format=q.QuantFormat[form],
+        per_channel=True,
+        op_types_to_quantize=operators,
+    )
+    prepared.unlink()
+
+
+def dynamic(base: Path, path: Path, feeds: Feeds) -> None:
+    from onnxruntime.quantization import quantize_dynamic
+
+    quantize_dynamic(str(base), str(path))
+
+
+def four_bits(base: Path, path: Path, feeds: Feeds, form: str) -> None:
+    """Weights in blocks of 32, as DequantizeLinear and MatMul or as MatMulNBits."""
+    import onnx
+    from onnx import version_converter
+    from onnxruntime.quantization import QuantFormat
+    from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantConfig, MatMulNBitsQuantizer
+
+    model = version_converter.convert_version(onnx.load(base), 21)
+    for i, node in enumerate(model.graph.node):
+        node.name = node.name or f"node_{i}"
+    settings = DefaultWeightOnlyQuantConfig(32, is_symmetric=False, quant_format=QuantFormat[form])
+    quantizer = MatMulNBitsQuantizer(model, algo_config=settings)
+    quantizer.process()
+    onnx.save(quantizer.model.model, path)
+
+
+QUANTIZED: dict[str, tuple[str, Callable[[Path, Path, Feeds], None]]] = {
+    "quant-resnet50-qdq": ("resnet50-ts", partial(static, form="QDQ")),
+    "quant-resnet50-qoperator": ("resnet50-ts", partial(static, form="QOperator")),
+    "quant-mobilenetv2-qdq": ("mobilenetv2-ts", partial(static, form="QDQ")),
+    "quant-yolo-qdq": ("yolo-ts", partial(static, form="QDQ")),
+    "quant-mlp-qdq": ("mlp-ts", partial(static, form="QDQ")),
+    "quant-mlp-dynamic": ("mlp-ts", dynamic),
+    "quant-mlp-int4-qdq": ("mlp-ts", partial(four_bits, form="QDQ")),
+    "quant-bert-qdq": ("bert-eager-ts", partial(static, form="QDQ", operators=["MatMul", "Gemm"])),
+    "quant-bert-dynamic": ("bert-eager-ts", dynamic),
+    "quant-llama-int4-qdq": ("llama-eager-dynamo", partial(four_bits, form="QDQ")),
+    "quant-llama-int4-qoperator": ("llama-eager-dynamo", partial(four_bits, form="QOperator")),
+}
