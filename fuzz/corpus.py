@@ -393,6 +393,28 @@ text(
     edit=_weights(("z", np.array(-0.375, ml_dtypes.float8_e4m3fn))),
 )
 text(
+    "pads beside auto_pad",
+    """g (float[1,3,12,16] x, uint8[2,4,14,8] q, uint8[1,4,5,5] w, float s, uint8 z) => (y, m, c) {
+        y = AveragePool<kernel_shape=[2,2], strides=[4,4], pads=[1,0,3,0], ceil_mode=1, auto_pad="VALID">(x)
+        m = MaxPool<kernel_shape=[2,2], strides=[4,4], pads=[1,0,3,0], ceil_mode=1, auto_pad="VALID">(x)
+        c = QLinearConv<strides=[3,3], pads=[0,2,0,2], auto_pad="SAME_LOWER">(q, s, z, w, s, z, s, z)
+    }""",
+    {
+        "x": f32(1, 3, 12, 16),
+        "q": rng.integers(0, 9, (2, 4, 14, 8)).astype(np.uint8),
+        "w": rng.integers(0, 9, (1, 4, 5, 5)).astype(np.uint8),
+        "s": np.float32(0.3),
+        "z": np.uint8(3),
+    },
+)
+text(
+    "an integer convolution of an image of no columns",
+    """g (uint8[3,8,7,k] x, uint8[4,2,1,1] w) => (y) {
+        y = ConvInteger<kernel_shape=[1,1], strides=[2,2], dilations=[3,3], auto_pad="SAME_LOWER", group=4>(x, w)
+    }""",
+    *({"x": np.ones((3, 8, 7, n), np.uint8), "w": np.ones((4, 2, 1, 1), np.uint8)} for n in (0, 3)),
+)
+text(
     "MeanVarianceNormalization over no axes",
     "g (float[2, 3, n, 2] x) => (y) { y = MeanVarianceNormalization<axes: ints=[]>(x) }",
     {"x": f32(2, 3, 4, 2)},

@@ -8,15 +8,30 @@ from sardonyx import dtypes
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Dim
 from sardonyx.ir.graph import Node
+from sardonyx.ir.shape import Shape
 from sardonyx.ir.types import TensorType
 from sardonyx.ops.rules import Content, Result, Undecided, axis_of, elements, like, rule, shaped, tensor
 
 
 @rule("Conv")
 def _conv(node: Node, content: Content) -> Result:
-    x, w = shaped(node), shaped(node, 1)
-    kernel = node.attrs.get("kernel_shape") or w[2:]
-    return [like(tensor(node), (x[0], w[0], *_windows(node, x[2:], kernel)))]
+    return [like(tensor(node), _convolved(node, shaped(node, 1)))]
+
+
+@rule("ConvInteger")
+def _conv_integer(node: Node, content: Content) -> Result:
+    return [TensorType(dtypes.i32, _convolved(node, shaped(node, 1)))]
+
+
+@rule("QLinearConv")
+def _qlinear_conv(node: Node, content: Content) -> Result:
+    return [like(tensor(node, 7), _convolved(node, shaped(node, 3)))]
+
+
+def _convolved(node: Node, w: Shape) -> Shape:
+    """The shape of an image that weights of a shape are slid over."""
+    x = shaped(node)
+    return (x[0], w[0], *_windows(node, x[2:], node.attrs.get("kernel_shape") or w[2:]))
 
 
 @rule("MaxPool", "AveragePool", "LpPool")
@@ -32,14 +47,15 @@ def _windows(node: Node, sizes: tuple[Dim, ...], kernel: tuple[Dim, ...]) -> lis
     if len(kernel) != rank:
         raise Undecided
     strides, dilations = attrs.get("strides") or [1] * rank, attrs.get("dilations") or [1] * rank
-    pads, auto = attrs.get("pads") or [0] * (2 * rank), attrs.get("auto_pad", "NOTSET")
+    auto = attrs.get("auto_pad", "NOTSET")
+    pads = (attrs.get("pads") if auto != "VALID" else None) or [0] * (2 * rank)
     out: list[Dim] = []
     for i, size in enumerate(sizes):
         reach = dims.add(dims.mul(dims.sub(kernel[i], 1), dilations[i]), 1)
         if auto in ("SAME_UPPER", "SAME_LOWER"):
             out.append(dims.ceildiv(size, strides[i]))
             continue
-        around = pads[i] + pads[i + rank] if auto == "NOTSET" else 0
+        around = pads[i] + pads[i + rank]
         span = dims.sub(dims.add(size, around), reach)
         if attrs.get("ceil_mode"):
             out.append(_rounded_up(size, span, reach, strides[i], pads[i], around))
