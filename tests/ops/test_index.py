@@ -103,3 +103,6 @@ def test_one_hot_of_unusual_indices():
     got = meaning("OneHot", np.array([0, 1 << 63, (1 << 64) - 1], np.uint64), np.array(2), values)[0]
     assert got.tolist() == [["on", "off"], ["off", "off"], ["off", "off"]]
     agree("OneHot", np.array([-100, 100], np.int8), np.array(300), np.array([0, 1]), peer=reference)
+    whole = np.array([np.nan, np.inf, -np.inf, 1e30, -0.5, 1.5, -1.5, 2, -2, -3], np.float32)
+    got = meaning("OneHot", whole, np.array(2), np.array([0, 1]))[0]
+    assert got.tolist() == [[0, 0]] * 4 + [[1, 0], [0, 1], [0, 1], [0, 0], [1, 0], [0, 0]]

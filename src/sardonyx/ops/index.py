@@ -123,8 +123,10 @@ def one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1) -> A
     if size < 1 or values.shape != (2,):
         raise InvalidArgument("OneHot needs a depth of at least 1 and two values", got=f"{size}, {list(values.shape)}")
     check_elements(size * math.prod(indices.shape), values.dtype, "the result of OneHot")
-    whole = np.minimum(indices, np.iinfo(np.int64).max) if indices.dtype == np.uint64 else indices
-    whole = whole.astype(np.int64)
+    if indices.dtype == np.uint64 or indices.dtype.kind not in "iub":
+        # No cast turns NaN, Inf or 2**64 - 1 into an index: they become the size, which is one too many.
+        indices = np.where((indices > -size - 1) & (indices < size), indices, size)
+    whole = indices.astype(np.int64)
     at = np.expand_dims(np.where(whole < 0, whole + size, whole), axis)
     positions = np.arange(size).reshape([-1 if a == axis else 1 for a in range(indices.ndim + 1)])
     hot: Array = np.where(at == positions, values[1], values[0])

@@ -276,6 +276,26 @@ def test_bits_of_another_type() -> None:
     agree(("y = BitCast<to = 16>(x)", "uint16[n] x", "bfloat16[n] y"), [np.arange(9, dtype="u2")])
 
 
+@pytest.mark.parametrize(
+    ("dtype", "indices"),
+    [
+        ("float", [np.nan, np.inf, -np.inf, 1e30, -1e30, -0.5, 2.75, -3, 3, -4]),
+        ("double", [np.nan, np.inf, -np.inf, 1e300, -1e300, -0.5, 2.75, -3, 3, -4]),
+        ("float16", [np.nan, np.inf, -np.inf, -0.5, 2.75, -3, 3, -4]),
+        ("uint64", [0, 2, 3, (1 << 64) - 1, (1 << 64) - 3, 1 << 63, (1 << 63) - 1]),
+        ("int64", [0, 2, 3, -3, -4, (1 << 63) - 1, -(1 << 63)]),
+        ("uint32", [0, 2, 3, (1 << 32) - 1, (1 << 32) - 3, 1 << 31]),
+        ("uint8", [0, 2, 3, 255, 253]),
+        ("int8", [0, 2, 3, -3, -4, 127, -128]),
+    ],
+)
+def test_one_hot_of_indices_out_of_range(dtype: str, indices: list[float]) -> None:
+    body = "d = Constant<value_int = 3>() y = OneHot<axis = 0>(i, d, v)"
+    text = (body, f"{dtype}[n] i, float[2] v", "float[3,n] y")
+    given = np.array(indices, dtype if dtype not in ("float", "double") else dtype[0])
+    agree(text, [given, np.array([0, 1], "f")], [np.repeat(given, 5), np.array([2, 1], "f")])
+
+
 # Against another engine, in sessions
 
 

@@ -14,6 +14,8 @@ from sardonyx.lower.groups import Fill
 from sardonyx.lower.lowering import Lowering, axis_of, rule
 from sardonyx.lower.sizes import DataDependent, Refused
 
+LARGEST = (1 << 63) - 1
+
 
 @rule("Shape", "Size")
 def shape(low: Lowering, node: Node) -> None:
@@ -84,9 +86,12 @@ def trilu(low: Lowering, node: Node) -> None:
     low.loop(x.shape, body, [(body.apply(program, *args, dtype=out.dtype), out)])
 
 
-def _one_hot_element(e: Emitter, index: Expr, position: Expr, depth: Expr, off: Expr, on: Expr) -> Expr:
-    index = e.cast(index, dtypes.i64)
-    return e.where(e.eq(e.where(index < 0, index + depth, index), position), on, off)
+def _one_hot_element(
+    e: Emitter, index: Expr, position: Expr, depth: Expr, off: Expr, on: Expr, *, dtype: DType
+) -> Expr:
+    whole = e.cast(e.minimum(index, LARGEST) if dtype.name == "u64" else index, dtypes.i64)
+    is_hot = e.eq(e.where(whole < 0, whole + depth, whole), position)
+    return e.where(is_hot & ~e.isnan(index) if dtype.is_float else is_hot, on, off)
 
 
 @rule("OneHot")
@@ -108,7 +113,8 @@ def one_hot(low: Lowering, node: Node) -> None:
         *(views.selected(values, 0, i) for i in (0, 1)),
     )
     args = [body.operand(low.fit(v, out.shape)) for v in operands]
-    low.loop(out.shape, body, [(body.apply(trace(_one_hot_element, (True,) * 5), *args, dtype=out.dtype), out)])
+    program = trace(_one_hot_element, (True,) * 5, dtype=indices.dtype)
+    low.loop(out.shape, body, [(body.apply(program, *args, dtype=out.dtype), out)])
 
 
 @rule("Constant")
