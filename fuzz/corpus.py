@@ -458,6 +458,22 @@ text(
     {"x": f32(1, 4, 4, 4)},
     edit=_weights(("r", i64(3, 1, 3, 3)), ("k", f32(32, 4, 2, 2))),
 )
+text(
+    "indices of a OneHot that are past int64",
+    "g (uint64[n] x, float[2] v) => (y) { d = Constant<value_int=5>() y = OneHot(x, d, v) }",
+    {"x": np.array([2, (1 << 64) - 5, 1 << 63], np.uint64), "v": f32(2)},
+)
+text(
+    "indices of a OneHot that are no numbers",
+    "g (float[n] x, float[2] v) => (y) { d = Constant<value_int=1>() y = OneHot(x, d, v) }",
+    {"x": np.array([np.nan, 0, np.inf, -np.inf, 1e30], np.float32), "v": f32(2)},
+)
+text(
+    "categories that are named twice",
+    """g (int64[n] x) => (y, z) { y = ai.onnx.ml.OneHotEncoder<cats_int64s=[1,2,2]>(x)
+        z = ai.onnx.ml.CategoryMapper<cats_int64s=[1,2,2], cats_strings=["a","b","c"]>(x) }""",
+    {"x": i64(1, 2, 0)},
+)
 text("a size named ?2", CONCAT, {"x": f32(3), "z": f32(50)}, edit=_named("?2", "?1"))
 text("one name, two sizes", CONCAT, {"x": f32(3), "z": f32(50)}, edit=_named("n", "n"))
 text("a long name", CONCAT, {"x": f32(3), "z": f32(50)}, edit=_named("n" * 100_000, "+-*/()" * 20_000))

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import onnx
 
-from fuzz.cases import Case
+from fuzz import conditions
+from fuzz.cases import Case, Run
 
 
 @dataclass(frozen=True)
@@ -30,18 +31,8 @@ class Explanation:
     """Holds only where a node has this attribute, and nothing in it."""
     precisions: tuple[str, ...] = ()
     """The precisions of sessions that it holds for; none for any."""
-    node: Callable[[onnx.NodeProto], bool] | None = None
-    """Holds only where a node of the graph is so."""
-
-
-def _is_sparse(node: onnx.NodeProto) -> bool:
-    """Whether windows that are padded to cover the input leave gaps between them."""
-    ints = {a.name: list(a.ints) for a in node.attribute}
-    if not any(a.name == "auto_pad" and a.s.startswith(b"SAME") for a in node.attribute):
-        return False
-    kernel, strides = ints["kernel_shape"], ints.get("strides", [])
-    dilations = ints.get("dilations") or [1] * len(kernel)
-    return any(s > (k - 1) * d + 1 for k, s, d in zip(kernel, strides, dilations, strict=False))
+    node: Callable[[onnx.NodeProto, conditions.Operands], bool] | None = None
+    """Holds only where a node of the graph and its operands are so."""
 
 
 NONE_MADE = "nothing tells the shape of elements that no trip made"
@@ -50,6 +41,8 @@ NO_MEAN = "the mean of nothing is NaN, as in onnx.reference; onnxruntime gives 0
 ORT_EMPTY = "onnxruntime keeps the shape of an empty operand"
 NO_CROP = "padding is never negative, as for Conv; onnxruntime crops, but for a MaxPool of float32, which it refuses"
 NEARLY_WHOLE = "a sum of cosines that is nearly a whole number is cut to it, or to the one below"
+NAN_STAYS = "the minimum or maximum with NaN is NaN, as for Min and Max; onnxruntime's follows from the order"
+ONE_PROBIT = "onnxruntime writes PROBIT of a single score over the first half of the scores, and leaves the rest unset"
 EXPLAINED: tuple[Explanation, ...] = (
     Explanation("BlackmanWindow", "e-17), expected", (), "a sum of cosines that is 0 but for rounding"),
     Explanation("BlackmanWindow", " int", (), NEARLY_WHOLE),
@@ -144,15 +137,8 @@ EXPLAINED: tuple[Explanation, ...] = (
         model_has=(b"MatMul", b"Gemm", b"Conv"),
         precisions=("medium",),
     ),
-    Explanation(
-        "ai.onnx.ml.TreeEnsembleClassifier",
-        "np.float32(nan), expected np.float32(0.0)",
-        (),
-        "of a single score, onnxruntime's PROBIT writes the first column alone, and leaves in the other what was there",
-        model_has=(b"PROBIT",),
-    ),
-    Explanation("MaxPool", " elements", (), NO_CROP, node=_is_sparse),
-    Explanation("LpPool", " elements", (), NO_CROP, node=_is_sparse),
+    Explanation("MaxPool", " elements", (), NO_CROP, node=conditions.is_sparse),
+    Explanation("LpPool", " elements", (), NO_CROP, node=conditions.is_sparse),
     Explanation(
         "MeanVarianceNormalization",
         "np.float16(0.0), expected np.float16(nan)",
@@ -162,19 +148,62 @@ EXPLAINED: tuple[Explanation, ...] = (
     Explanation(
         "Scan",
         "output 0: ",
-        ("empty",),
+        (),
         "a Scan over no steps ends in its initial state; onnxruntime's of opset 8 returns what was in memory",
+        node=conditions.has_no_steps,
     ),
     Explanation("LSTM", "expected np.float32(0.0)", (), "a recurrence over no steps ends in its initial state"),
     Explanation("GRU", "expected np.float32(0.0)", (), "a recurrence over no steps ends in its initial state"),
     Explanation("RNN", "expected np.float32(0.0)", (), "a recurrence over no steps ends in its initial state"),
+    Explanation(
+        "OneHot",
+        " elements",
+        (),
+        "indices that are no integers are cast to int64, as ONNX says; onnxruntime compares them as they are",
+        node=conditions.has_fractional_indices,
+    ),
+    Explanation(
+        "Range",
+        "shape",
+        (),
+        "the number of integers is computed in integers; onnxruntime rounds the span to a double",
+        node=conditions.is_past_doubles,
+    ),
+    Explanation("ScatterElements", "nan), expected", (), NAN_STAYS, node=conditions.reduces_nan),
+    Explanation("ScatterND", "nan), expected", (), NAN_STAYS, node=conditions.reduces_nan),
+    Explanation(
+        "StringSplit",
+        "",
+        (),
+        "white space is what Python's split takes for it, as in onnx.reference; onnxruntime knows the space alone",
+        node=conditions.has_other_spaces,
+    ),
+    Explanation(
+        "TfIdfVectorizer",
+        " elements",
+        (),
+        "the longest distance is one more than the count of words to skip, which overflows in onnxruntime",
+        node=conditions.skips_everything,
+    ),
+    Explanation("ai.onnx.ml.LinearClassifier", "output 1: ", (), ONE_PROBIT, node=conditions.has_one_probit_score),
+    Explanation("ai.onnx.ml.SVMClassifier", "output 1: ", (), ONE_PROBIT, node=conditions.has_one_probit_score),
+    Explanation(
+        "ai.onnx.ml.TreeEnsembleClassifier", "output 1: ", (), ONE_PROBIT, node=conditions.has_one_probit_score
+    ),
+    Explanation(
+        "ai.onnx.ml.LinearRegressor",
+        "expected np.float32(",
+        (),
+        "onnxruntime's logistic of scores far below 0 keeps few digits",
+        node=conditions.has_low_scores,
+    ),
 )
 
 
-def why(case: Case, subject: str, kind: str, difference: str) -> str | None:
+def why(case: Case, subject: str, run: Run, difference: str) -> str | None:
     """The reason why the answer of an operator differs, where it is known."""
     for e in EXPLAINED:
-        if e.operator not in ("*", subject) or e.difference not in difference or (e.kinds and kind not in e.kinds):
+        if e.operator not in ("*", subject) or e.difference not in difference or (e.kinds and run.kind not in e.kinds):
             continue
         if e.precisions and case.options.precision not in e.precisions:
             continue
@@ -184,11 +213,16 @@ def why(case: Case, subject: str, kind: str, difference: str) -> str | None:
             continue
         if e.empty and not any(a.name == e.empty and not a.ints for n in _nodes(case) for a in n.attribute):
             continue
-        if e.node and not any(e.node(n) for n in _nodes(case)):
+        if e.node and not _holds(e.node, case, run):
             continue
         if e.attributes is None or _has(case, *e.attributes):
             return e.reason
     return None
+
+
+def _holds(condition: Callable[[onnx.NodeProto, conditions.Operands], bool], case: Case, run: Run) -> bool:
+    graph = onnx.load_from_string(case.model).graph
+    return any(condition(n, conditions.operands(graph, n, run.feeds)) for n in graph.node)
 
 
 def _are_both_empty(difference: str) -> bool:

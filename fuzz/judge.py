@@ -84,7 +84,7 @@ def compared(case: Case, run: Run, outcome: Outcome, results: list[Any], theirs:
         return slow(case, outcome)
     subject = subject_of(case, why)
     maker = maker_of(case, why) if case.name.startswith("corpus/") else subject
-    reason = explained.why(case, maker, run.kind, why)
+    reason = explained.why(case, maker, run, why)
     if reason is None and is_wild and any(name in case.model for name in BY_DATA):
         reason = "sizes that follow from data follow from NaN and the largest numbers too"
     if reason is not None:

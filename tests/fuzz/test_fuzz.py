@@ -9,13 +9,14 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from onnx import parser
 
 import sardonyx
-from fuzz import cases, corpus, explained, schemas
+from fuzz import cases, conditions, corpus, explained, schemas
 from fuzz.compare import difference
 from fuzz.fuzzers import FUZZERS
 from fuzz.table import GENERATORS
@@ -113,3 +114,24 @@ def test_an_oracle_ends_when_nobody_waits_for_it() -> None:
 
 def test_reasons_are_sentences() -> None:
     assert all(" " in e.reason and not e.reason.endswith(".") for e in explained.EXPLAINED)
+
+
+@pytest.mark.parametrize(
+    ("condition", "node", "given", "others"),
+    [
+        (conditions.has_fractional_indices, "OneHot(a, b, c)", [[0.5]], [[2.0]]),
+        (conditions.is_past_doubles, "Range(a, b, c)", [-(1 << 62), 1, 1], [-(1 << 52), 1, 1]),
+        (
+            conditions.reduces_nan,
+            'ScatterND<reduction="min">(a, b, c)',
+            [[np.nan], [[0]], [1.0]],
+            [[1.0], [[0]], [1.0]],
+        ),
+        (conditions.has_other_spaces, "StringSplit(a)", ["a\tb"], ["a b"]),
+    ],
+)
+def test_conditions_look_at_the_operands(condition: Any, node: str, given: list[Any], others: list[Any]) -> None:
+    graph = parser.parse_graph(f"g (float a, float b, float c) => (y) {{ y = {node} }}")
+    for values, holds in ((given, True), (others, False)):
+        feeds = {name: np.array(v) for name, v in zip("abc", values, strict=False)}
+        assert condition(graph.node[0], conditions.operands(graph, graph.node[0], feeds)) is holds

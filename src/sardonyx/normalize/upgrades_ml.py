@@ -12,7 +12,7 @@ from sardonyx.normalize.registry import Result, upgrade
 
 @upgrade("LabelEncoder", to=2, domain="ai.onnx.ml")
 def label_encoder_classes(op: Builder, node: Node) -> Result:
-    """One list of strings served both ways: a string to its position, a position to its string."""
+    """One list of strings served both ways: a string to its last position, a position to its string."""
     classes, dtype = required_attr(node, "classes_strings"), required(node, 0).dtype
     if dtype is None:
         raise InvalidGraph(
@@ -20,5 +20,6 @@ def label_encoder_classes(op: Builder, node: Node) -> Result:
         )
     strings, numbers = ("keys", "values") if dtype is dtypes.string else ("values", "keys")
     del node.attrs["classes_strings"]
-    node.attrs |= {f"{strings}_strings": classes, f"{numbers}_int64s": list(range(len(classes)))}
+    places = range(len(classes))
+    node.attrs |= {f"{strings}_strings": list(reversed(classes)), f"{numbers}_int64s": list(reversed(places))}
     return None

@@ -97,9 +97,12 @@ def feature_vectorizer(*xs: Array, inputdimensions: Any = ()) -> Array:
 
 @op("OneHotEncoder", domain=ML)
 def one_hot_encoder(x: Array, *, cats_int64s: Any = (), cats_strings: Any = (), zeros: int = 1) -> Array:
+    """A category that is named twice is the last one of its name."""
     cats = np.array(list(cats_strings), dtype=object) if x.dtype == object else np.array(cats_int64s, np.int64)
     codes = x if x.dtype == object else x.astype(np.int64)
+    last = {category: i for i, category in enumerate(cats.tolist())}
     hot: Array = np.equal(codes[..., None], cats).astype(bool)
+    hot &= np.isin(np.arange(len(cats)), list(last.values()))
     if not zeros and not bool(hot.any(axis=-1).all()):
         raise InvalidArgument("a value is not among the categories, and zeros=0 forbids that")
     return hot.astype(F32)
@@ -114,9 +117,10 @@ def category_mapper(
     default_int64: int = -1,
     default_string: str = "_Unused",
 ) -> Array:
+    """A category that is named twice has the last of its numbers, and a number the last of its categories."""
     if len(cats_int64s) != len(cats_strings):
         raise InvalidGraph("CategoryMapper's lists differ in length", got=(len(cats_int64s), len(cats_strings)))
-    ints, strings = np.array(cats_int64s, np.int64), np.array(list(cats_strings), dtype=object)
+    ints, strings = np.array(cats_int64s, np.int64)[::-1], np.array(list(cats_strings), dtype=object)[::-1]
     if x.dtype == object:
         return _mapped(x, strings, ints, np.int64(default_int64))
     return _mapped(x, ints, strings, default_string)
