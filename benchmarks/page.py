@@ -9,15 +9,16 @@ import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
+import sardonyx
 from benchmarks.compare.process import machine
 
 RESULTS = Path(__file__).parent / "results"
 
 
 def head(title: str, packages: tuple[str, ...] = (), note: str = "") -> str:
-    """Title, machine, versions of Python, Sardonyx and other packages, the command at hand, and the day."""
+    """Title, machine (its note: threads, say), versions, the command at hand, and the day."""
     about = machine()
-    versions = [f"python {platform.python_version()}", *map(version, ("sardonyx", *packages))]
+    versions = [f"python {platform.python_version()}", f"sardonyx {sardonyx.__version__}", *map(version, packages)]
     lines = [
         f"# {title}",
         "",
