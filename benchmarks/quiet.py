@@ -1,10 +1,10 @@
 """Which cores are left alone at the moment.
 
 On a virtual machine somebody else may have the other hardware thread of a core, for milliseconds or for microseconds.
-Both have ten tile registers together then, so that products of tiles which are loaded from
-L1 take up to four times as long as products in registers; on a core of one's own they take as long. And two of one's
-own "cores" may be the hardware threads of one, whatever the machine says of itself. Some tile units multiply at two
-fifths of the rate of others, for seconds, while vectors are as fast as ever.
+Both have ten tile registers together then, so that products of tiles which are loaded from L1 take up to four times as
+long as products in registers; on a core of one's own they take as long. And two of one's own "cores" may be the
+hardware threads of one, whatever the machine says of itself. Some tile units multiply at two fifths of the rate of
+others, for seconds, while vectors are as fast as ever.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def measure(threads: int, nbytes: int, moved: int = 0) -> dict[str, Any]:
     rate = products(threads=threads) if products else None
     if moved:
         half = max(moved // 2, LEAST_NBYTES)
-        ways = (machine_limits.copy_bandwidth(half, threads, is_non_temporal=is_past) for is_past in (False, True))
+        ways = (machine_limits.copy_bandwidth(half, threads, is_non_temporal=streams) for streams in (False, True))
         figures["copy_nbytes"] = max(ways)
     return figures | ({"bf16_flops": rate} if rate else {}) | {"source": "register-only loops"}
 

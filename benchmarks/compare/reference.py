@@ -99,16 +99,16 @@ class Cost:
 def _products(node: Node, args: Any, results: Any) -> int:
     """How many products of two numbers are summed up; 0 where the operator sums none."""
     if node.op_type == "MatMul":
-        return int(args[0].shape[-1]) * results[0].size
+        return int(args[0].shape[-1] * results[0].size)
     if node.op_type == "Gemm":
-        return int(args[0].shape[0 if node.attrs.get("transA") else 1]) * results[0].size
+        return int(args[0].shape[0 if node.attrs.get("transA") else 1] * results[0].size)
     if node.op_type == "Conv":
-        return math.prod(args[1].shape[1:]) * results[0].size
+        return int(math.prod(args[1].shape[1:]) * results[0].size)
     if node.op_type == "ConvTranspose":
-        return math.prod(args[1].shape[1:]) * args[0].size
+        return int(math.prod(args[1].shape[1:]) * args[0].size)
     if node.op_type in RECURRENT:
         rows = math.prod(args[0].shape[:2])
-        return rows * (args[1].size + args[2].size)
+        return int(rows * (args[1].size + args[2].size))
     return 0
 
 

@@ -81,6 +81,15 @@ def test_a_page_says_where_it_comes_from(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "page.md").read_text(encoding="utf-8") == text
 
 
+@pytest.mark.parametrize("result", sorted(page.RESULTS.iterdir()), ids=lambda p: p.name)
+def test_a_result_is_a_page_with_a_head(result: Path) -> None:
+    assert result.suffix == ".md" and result.stat().st_size < 50_000
+    text = result.read_text(encoding="utf-8")
+    assert text.startswith("# ") and ("\n| " in text or "\n```" in text)
+    head = text.split("\n")[2:6]
+    assert [line.split(":")[0] for line in head] == ["- Machine", "- Versions", "- Command", "- Date"]
+
+
 @pytest.mark.parametrize("name", GRAPHS)
 def test_graphs_grow(name: str) -> None:
     once, twice = (onnx.load_from_string(GRAPHS[name](times)) for times in (1, 2))
