@@ -469,6 +469,17 @@ text(
     {"x": np.array([np.nan, 0, np.inf, -np.inf, 1e30], np.float32), "v": f32(2)},
 )
 text(
+    "axes of a reduction that are named twice",
+    "g (float[n,m,3] x) => (y) { a = Constant<value_ints=[1,0,-2]>() y = ReduceMean<keepdims=0>(x, a) }",
+    {"x": f32(2, 4, 3)},
+)
+text(
+    "ArgMax over an empty axis of nothing",
+    "g (float[n,m] x) => (y) { y = ArgMax<axis=1>(x) }",
+    {"x": f32(0, 0)},
+    {"x": f32(2, 3)},
+)
+text(
     "categories that are named twice",
     """g (int64[n] x) => (y, z) { y = ai.onnx.ml.OneHotEncoder<cats_int64s=[1,2,2]>(x)
         z = ai.onnx.ml.CategoryMapper<cats_int64s=[1,2,2], cats_strings=["a","b","c"]>(x) }""",

@@ -78,7 +78,14 @@ def test_log_sum_exp_neither_overflows_nor_loses_infinities():
     same(meaning("ReduceLogSumExp", x, np.array([1]), keepdims=0), [expected])
 
 
-@pytest.mark.parametrize("axes", [[3], [-4], [0, 0], [1, -2]])
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("axes", [[0, 0], [1, -2], [2, 0, -1]])
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_an_axis_named_twice_is_reduced_once(name, axes, keepdims):
+    agree(name, np.abs(normal(2, 3, 4)) + 0.1, np.array(axes), keepdims=keepdims, peer=onnxruntime)
+
+
+@pytest.mark.parametrize("axes", [[3], [-4], [0, 3]])
 def test_wrong_axes_are_refused(axes):
     with pytest.raises(errors.InvalidArgument, match="ReduceSum"):
         meaning("ReduceSum", normal(2, 3, 4), np.array(axes))
@@ -92,6 +99,12 @@ def test_wrong_axes_are_refused(axes):
 def test_arg(name, axis, last, keepdims, dtype):
     x = integers(-3, 3, 3, 6, 5, dtype=dtype)
     agree(name, x, axis=axis, select_last_index=last, keepdims=keepdims)
+
+
+@pytest.mark.parametrize("name", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_arg_over_an_empty_axis_where_the_result_is_empty(name, keepdims):
+    agree(name, np.zeros((0, 3, 0), np.float32), axis=2, keepdims=keepdims, peer=onnxruntime)
 
 
 def test_arg_of_nothing_is_refused():

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from sardonyx.errors import InvalidArgument
-from sardonyx.ops.axes import Array, ints, normal_axes, normal_axis, scalar, widen_floats
+from sardonyx.ops.axes import Array, ints, normal_axis, scalar, widen_floats
 from sardonyx.ops.registry import op
 
 Axes: TypeAlias = "tuple[int, ...]"
@@ -21,12 +21,15 @@ Reduction: TypeAlias = Callable[[Array, Axes, bool], Any]
 
 
 def reduction(name: str) -> Callable[[Reduction], Reduction]:
-    """Declare a Reduce operator by ``fn(x, axes, keepdims)`` over numbers of at least 32 bits, or integers."""
+    """Declare a Reduce operator by ``fn(x, axes, keepdims)`` over numbers of at least 32 bits, or integers.
+
+    An axis that is named twice (1 and -1 of two) is reduced once.
+    """
 
     def register(fn: Reduction) -> Reduction:
         def meaning(x: Array, axes: Array | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:
             if axes is not None and axes.size:
-                along = normal_axes(ints(axes), x.ndim, name)
+                along = tuple(dict.fromkeys([normal_axis(a, x.ndim, name) for a in ints(axes)]))
             else:
                 along = () if noop_with_empty_axes else tuple(range(x.ndim))
             with np.errstate(all="ignore"):
@@ -111,7 +114,10 @@ def _arg(name: str, find: Callable[..., Any]) -> None:
     def meaning(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
         axis = normal_axis(axis, x.ndim, name)
         if x.shape[axis] == 0:
-            raise InvalidArgument(f"{name}: the axis is empty", got=f"shape {list(x.shape)}, axis {axis}")
+            shape = [1 if a == axis else n for a, n in enumerate(x.shape) if keepdims or a != axis]
+            if 0 not in shape:
+                raise InvalidArgument(f"{name}: the axis is empty", got=f"shape {list(x.shape)}, axis {axis}")
+            return np.empty(shape, np.int64)
         x = widen_floats(x)
         if select_last_index:
             found = x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis, keepdims=bool(keepdims))

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import sardonyx as ort
-from sardonyx.errors import Fail
+from sardonyx.errors import Fail, InvalidArgument
 from sardonyx.interpret.bind import bind
 from sardonyx.interpret.context import RunContext
 from sardonyx.interpret.program import Program
@@ -274,6 +274,16 @@ def test_non_max_suppression_without_thresholds() -> None:
 def test_bits_of_another_type() -> None:
     agree(("t = Transpose(x) y = BitCast<to = 6>(t)", "float[n,m] x", "int32[m,n] y"), [reals(5, 17)], [reals(0, 3)])
     agree(("y = BitCast<to = 16>(x)", "uint16[n] x", "bfloat16[n] y"), [np.arange(9, dtype="u2")])
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_arg_over_an_empty_axis(keepdims: int) -> None:
+    shape = ["n", *([1] * keepdims), "k"]
+    body = f"y = ArgMax<axis = 1, keepdims = {keepdims}>(x)"
+    text = (body, "float[n,m,k] x", f"int64[{','.join(map(str, shape))}] y")
+    agree(text, [reals(0, 0, 5)], [reals(2, 0, 0)], [reals(2, 3, 0)], [reals(2, 3, 4)])
+    with pytest.raises(InvalidArgument, match="empty"):
+        Compiled(*text).run([reals(2, 0, 4)])
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
+from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr, trace
 from sardonyx.lower import views
 from sardonyx.lower.expression_builder import ExpressionBuilder, Handle, work_type
 from sardonyx.lower.groups import View
-from sardonyx.lower.lowering import Lowering, axes_of, axis_of, rule
+from sardonyx.lower.lowering import Lowering, axis_of, rule
 from sardonyx.lower.rules.pointwise import as_type, square
 from sardonyx.lower.sizes import Refused
 
@@ -24,7 +25,7 @@ class Rows:
 
     def __init__(self, low: Lowering, x: View, axes: Sequence[int]) -> None:
         self.low, self.rank = low, len(x.shape)
-        self.axes = sorted(axes_of(axes, self.rank))
+        self.axes = sorted({axis_of(a, self.rank) for a in axes})
         self.kept = [i for i in range(self.rank) if i not in self.axes]
         self.body = ExpressionBuilder()
         self.x = self.full(x)
@@ -162,11 +163,21 @@ def _work(name: str, dtype: DType) -> DType:
     return dtypes.f64 if name == "ReduceL2" else dtype
 
 
+def _require_elements(low: Lowering, what: str, shape: Sequence[Known], axis: int) -> None:
+    """Check that the axis has elements, or that nothing asks for one because another axis is empty."""
+    size: Known | None = shape[axis]
+    if not dims.at_least(shape[axis], 1):
+        others = dims.product(n for i, n in enumerate(shape) if i != axis)
+        spare = None if others is None else dims.sub(1, others)
+        size = None if spare is None else dims.maximum(shape[axis], spare)
+    low.require_least(what, shape[axis] if size is None else size, 1)
+
+
 @rule("ArgMax", "ArgMin")
 def arg(low: Lowering, node: Node) -> None:
     x = low.view(low.input(0))
     axis = axis_of(node.attrs.get("axis", 0), len(x.shape))
-    low.require_least(f"{node.op_type}: the axis is empty", x.shape[axis], 1)
+    _require_elements(low, f"{node.op_type}: the axis is empty", x.shape, axis)
     rows, out = Rows(low, x, [axis]), low.make(node.output)
     is_last = bool(node.attrs.get("select_last_index", 0))
     found = rows.body.reduce(node.op_type.lower(), rows.body.operand(rows.x), dtypes.i64, is_last=is_last)

@@ -71,7 +71,7 @@ def axes_of(node: Node) -> list[int]:
     require(x.rank is not None, "the rank is not known", x)
     if axes is None:
         return list(range(2, x.rank or 2))
-    return sorted(int(a) % (x.rank or 1) for a in axes.numpy().reshape(-1))
+    return sorted({int(a) % (x.rank or 1) for a in axes.numpy().reshape(-1)})
 
 
 def require_axes_back(v: Value | None, x: Value, axes: list[int]) -> None:

@@ -67,7 +67,7 @@ class FoldTransposeReduce(Fusion):
         perm, reduce = perm_of(m.node("turn")), m.node("reduce")
         require(perm, "the rank of the input is not known, or 0", m.x)
         assert perm is not None
-        axes = [a % len(perm) for a in m.axes.numpy().tolist()]
+        axes = {a % len(perm) for a in m.axes.numpy().tolist()}
         require(axes, "it reduces nothing, or everything", m.axes)
         left = [axis for i, axis in enumerate(perm) if i not in axes]
         require(left == sorted(left), "the axes that are left change places")
