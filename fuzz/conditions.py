@@ -33,9 +33,27 @@ def is_sparse(node: onnx.NodeProto, _: Operands) -> bool:
     attrs = _attributes(node)
     if not attrs.get("auto_pad", b"").startswith(b"SAME"):
         return False
-    kernel, strides = attrs["kernel_shape"], attrs.get("strides", [])
+    kernel, strides = attrs.get("kernel_shape", []), attrs.get("strides", [])
     dilations = attrs.get("dilations") or [1] * len(kernel)
     return any(s > (k - 1) * d + 1 for k, s, d in zip(kernel, strides, dilations, strict=False))
+
+
+def is_dilated(node: onnx.NodeProto, _: Operands) -> bool:
+    return any(d > 1 for d in _attributes(node).get("dilations", ()))
+
+
+def is_dilated_same(node: onnx.NodeProto, given: Operands) -> bool:
+    return _attributes(node).get("auto_pad", b"").startswith(b"SAME") and is_dilated(node, given)
+
+
+def is_weighted(node: onnx.NodeProto, _: Operands) -> bool:
+    """Whether a resized image is of weighted sums."""
+    return _attributes(node).get("mode") in (b"linear", b"bilinear", b"cubic")
+
+
+def is_scaled_crop(node: onnx.NodeProto, _: Operands) -> bool:
+    mode = _attributes(node).get("coordinate_transformation_mode")
+    return mode == b"tf_crop_and_resize" and len(node.input) == 3
 
 
 def has_fractional_indices(node: onnx.NodeProto, given: Operands) -> bool:

@@ -5,11 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import onnx
 
-from fuzz import conditions
+from fuzz import answers, conditions
 from fuzz.cases import Case, Run
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A result that is not the one of an oracle."""
+
+    case: Case
+    subject: str
+    """The operator whose result differs."""
+    run: Run
+    text: str
+    ours: Any
+    theirs: Any
+    agrees: Callable[[str], bool]
+    """Whether another oracle agrees with us."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +50,24 @@ class Explanation:
     """The precisions of sessions that it holds for; none for any."""
     node: Callable[[onnx.NodeProto, conditions.Operands], bool] | None = None
     """Holds only where a node of the graph and its operands are so."""
+    answers: Callable[[conditions.Operands, Any, Any], bool] | None = None
+    """Holds only where our answer and theirs, arrays of one shape, are so, given the operands of a node."""
+    oracle: str = ""
+    """Holds only where this other oracle agrees with us: ``reference``, the reference provider, or ``onnx``."""
 
 
+REFERENCE = "reference"
 NONE_MADE = "nothing tells the shape of elements that no trip made"
 OUTSIDE = "what a float outside of an integer type becomes is the machine's choice"
 NO_MEAN = "the mean of nothing is NaN, as in onnx.reference; onnxruntime gives 0"
 ORT_EMPTY = "onnxruntime keeps the shape of an empty operand"
 NO_CROP = "padding is never negative, as for Conv; onnxruntime crops, but for a MaxPool of float32, which it refuses"
+NO_STEPS = "a recurrence over no steps ends in its initial state"
+RECURRENT = ("LSTM", "GRU", "RNN")
+NO_SUM = "a sum of no products is 0; onnxruntime leaves what was in memory"
+DILATED = "auto_pad SAME covers the input with dilated windows; onnxruntime pads for windows that are not"
+CUT = "a weighted sum of integers is rounded, as in onnx.reference's Resize; onnxruntime cuts off the fraction"
+TIE = "a weighted sum of bytes in float32 lies on the other side of a half than in float64"
 NEARLY_WHOLE = "a sum of cosines that is nearly a whole number is cut to it, or to the one below"
 NAN_STAYS = "the minimum or maximum with NaN is NaN, as for Min and Max; onnxruntime's follows from the order"
 ONE_PROBIT = "onnxruntime writes PROBIT of a single score over the first half of the scores, and leaves the rest unset"
@@ -152,9 +180,6 @@ EXPLAINED: tuple[Explanation, ...] = (
         "a Scan over no steps ends in its initial state; onnxruntime's of opset 8 returns what was in memory",
         node=conditions.has_no_steps,
     ),
-    Explanation("LSTM", "expected np.float32(0.0)", (), "a recurrence over no steps ends in its initial state"),
-    Explanation("GRU", "expected np.float32(0.0)", (), "a recurrence over no steps ends in its initial state"),
-    Explanation("RNN", "expected np.float32(0.0)", (), "a recurrence over no steps ends in its initial state"),
     Explanation(
         "OneHot",
         " elements",
@@ -197,32 +222,102 @@ EXPLAINED: tuple[Explanation, ...] = (
         "onnxruntime's logistic of scores far below 0 keeps few digits",
         node=conditions.has_low_scores,
     ),
+    *(
+        Explanation(op, " elements", (), NO_STEPS, answers=answers.is_0_where_other, oracle=REFERENCE)
+        for op in RECURRENT
+    ),
+    Explanation("LpPool", "shape", (), DILATED, node=conditions.is_dilated_same, oracle=REFERENCE),
+    Explanation(
+        "AveragePool",
+        "nan), expected",
+        (),
+        NO_MEAN,
+        node=conditions.is_dilated,
+        answers=answers.is_nan_for_0,
+        oracle=REFERENCE,
+    ),
+    Explanation(
+        "NegativeLogLikelihoodLoss", "nan), expected", (), NO_MEAN, answers=answers.reads_nothing, oracle=REFERENCE
+    ),
+    Explanation("ConvInteger", " elements", (), NO_SUM, answers=answers.is_sum_of_nothing, oracle=REFERENCE),
+    Explanation("ConvTranspose", " elements", (), NO_SUM, answers=answers.is_sum_of_nothing, oracle=REFERENCE),
+    Explanation(
+        "ConvTranspose",
+        "shape",
+        (),
+        "auto_pad SAME gives the input's size times the stride; onnxruntime gives less where windows leave gaps",
+        node=conditions.is_sparse,
+        oracle=REFERENCE,
+    ),
+    Explanation(
+        "MeanVarianceNormalization",
+        "(0.0), expected np.float32(nan)",
+        ("plain", "resized"),
+        "the variance of equal elements is 0; E(x^2) - E(x)^2 rounds below 0, and its root is NaN",
+        answers=answers.is_0_for_nan,
+        oracle=REFERENCE,
+    ),
+    Explanation("CastLike", " int8 elements", (), OUTSIDE, answers=answers.differs_at_infinity),
+    *(
+        Explanation(op, text, (), reason, node=conditions.is_weighted, answers=holds)
+        for op in ("Resize", "Upsample")
+        for text, reason, holds in (("int", CUT, answers.cuts_fractions), ("int8", TIE, answers.differs_by_a_tie))
+    ),
+    Explanation(
+        "Resize",
+        " elements",
+        (),
+        "a scale makes a length with a fraction, which tf_crop_and_resize divides by, as in onnx.reference",
+        node=conditions.is_scaled_crop,
+        oracle=REFERENCE,
+    ),
+    Explanation(
+        "Upsample",
+        " elements",
+        (),
+        "onnxruntime copies an image that keeps its sizes, whatever the scales",
+        answers=answers.copies_an_operand,
+        oracle=REFERENCE,
+    ),
 )
 
 
-def why(case: Case, subject: str, run: Run, difference: str) -> str | None:
+def why(found: Difference) -> str | None:
     """The reason why the answer of an operator differs, where it is known."""
-    for e in EXPLAINED:
-        if e.operator not in ("*", subject) or e.difference not in difference or (e.kinds and run.kind not in e.kinds):
-            continue
-        if e.precisions and case.options.precision not in e.precisions:
-            continue
-        if e.model_has and not any(name in case.model for name in e.model_has):
-            continue
-        if e.are_both_empty and not _are_both_empty(difference):
-            continue
-        if e.empty and not any(a.name == e.empty and not a.ints for n in _nodes(case) for a in n.attribute):
-            continue
-        if e.node and not _holds(e.node, case, run):
-            continue
-        if e.attributes is None or _has(case, *e.attributes):
-            return e.reason
-    return None
+    return next((e.reason for e in EXPLAINED if _holds(e, found)), None)
 
 
-def _holds(condition: Callable[[onnx.NodeProto, conditions.Operands], bool], case: Case, run: Run) -> bool:
-    graph = onnx.load_from_string(case.model).graph
-    return any(condition(n, conditions.operands(graph, n, run.feeds)) for n in graph.node)
+def _holds(e: Explanation, found: Difference) -> bool:
+    case = found.case
+    if e.operator not in ("*", found.subject) or e.difference not in found.text:
+        return False
+    if (e.kinds and found.run.kind not in e.kinds) or (e.precisions and case.options.precision not in e.precisions):
+        return False
+    if e.model_has and not any(name in case.model for name in e.model_has):
+        return False
+    if e.are_both_empty and not _are_both_empty(found.text):
+        return False
+    if e.empty and not any(a.name == e.empty and not a.ints for n in _nodes(case) for a in n.attribute):
+        return False
+    if e.attributes is not None and not _has(case, *e.attributes):
+        return False
+    return _is_met(e, found) and (not e.oracle or found.agrees(e.oracle))
+
+
+def _is_met(e: Explanation, found: Difference) -> bool:
+    """Whether a node and its operands, and the answers, are as an explanation asks."""
+    if e.node is None and e.answers is None:
+        return True
+    graph = onnx.load_from_string(found.case.model).graph
+    nodes = [(n, conditions.operands(graph, n, found.run.feeds)) for n in graph.node]
+    if e.node is not None and not any(e.node(n, given) for n, given in nodes):
+        return False
+    return e.answers is None or (_are_alike(found) and any(e.answers(g, found.ours, found.theirs) for _, g in nodes))
+
+
+def _are_alike(found: Difference) -> bool:
+    both = found.ours, found.theirs
+    return all(isinstance(x, np.ndarray) for x in both) and found.ours.shape == found.theirs.shape
 
 
 def _are_both_empty(difference: str) -> bool:

@@ -84,16 +84,24 @@ def compared(case: Case, run: Run, outcome: Outcome, results: list[Any], theirs:
         return slow(case, outcome)
     subject = subject_of(case, why)
     maker = maker_of(case, why) if case.name.startswith("corpus/") else subject
-    reason = explained.why(case, maker, run, why)
+
+    def agrees(other: str) -> bool:
+        """Whether an oracle agrees with us, or a busy machine left it no time to answer."""
+        answer = oracle.ask(other, case.model, run)
+        return answer[0] == "late" or (answer[0] == "ok" and differs(results, answer[1]) is None)
+
+    at = output_of(why)
+    both = (None, None) if at is None else (results[at], theirs[1][at])
+    reason = explained.why(explained.Difference(case, maker, run, why, *both, agrees))
     if reason is None and is_wild and any(name in case.model for name in BY_DATA):
         reason = "sizes that follow from data follow from NaN and the largest numbers too"
     if reason is not None:
         return Verdict("unsettled", f"{subject}: explained: {reason}", why)
     other = oracle.ask("onnx", case.model, run)
     if other[0] == "ok" and differs(theirs[1], other[1]) is not None:
-        agrees = differs(results, other[1]) is None
-        if agrees or who == "onnxruntime":
-            return Verdict("unsettled", f"{subject}: {'onnx agrees' if agrees else 'oracles disagree'}", why)
+        is_ours = differs(results, other[1]) is None
+        if is_ours or who == "onnxruntime":
+            return Verdict("unsettled", f"{subject}: {'onnx agrees' if is_ours else 'oracles disagree'}", why)
     what = kind_of(why)
     kind = f" ({run.kind})" if "elements" in what else ""
     return Verdict("found", f"{subject}: differs from {who}: {what}{kind}", f"differs from {who}: {why}")
@@ -110,14 +118,20 @@ def subject_of(case: Case, why: str | None) -> str:
     return case.operator if is_single(case) else maker_of(case, why)
 
 
+def output_of(why: str) -> int | None:
+    """The number of the output that differs."""
+    match = re.match(r"output (\d+):", why)
+    return None if match is None else int(match.group(1))
+
+
 def maker_of(case: Case, why: str | None) -> str:
     """The operator whose result differs."""
-    match = re.match(r"output (\d+):", why or "")
-    if match is None:
+    at = output_of(why or "")
+    if at is None:
         return "a graph"
     try:
         graph = onnx.load_from_string(case.model).graph
-        name = graph.output[int(match.group(1))].name
+        name = graph.output[at].name
     except Exception:
         return "a graph"
     return next((n.op_type for n in graph.node if name in n.output), "an input")
