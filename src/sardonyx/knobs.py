@@ -4,6 +4,8 @@
     SARDONYX_CPU                        name       CPU that code is emitted for, in LLVM's words; by default the host's;
                                                      what the host has not is done by ordinary instructions
     SARDONYX_CHECK_ADDRESSES            bool  off  check every address that a compiled kernel reads or writes
+    SARDONYX_DUMP                       path       folder to which the CPU provider writes the groups of each part
+                                                     that it compiles, after every pass of its pipeline
     SARDONYX_GUARD_PAGES                name       end or front: memory of compiled runs ends in front of a closed
                                                      page, or begins behind one; a stray access ends the process
     SARDONYX_VERIFY                     bool  off  check the graph's invariants between stages
@@ -50,6 +52,7 @@ def _words(text: str) -> tuple[str, ...]:
 CACHE: Knob[str | None] = Knob("SARDONYX_CACHE", None, str)
 CPU: Knob[str | None] = Knob("SARDONYX_CPU", None, str)
 CHECK_ADDRESSES = Knob("SARDONYX_CHECK_ADDRESSES", False, _switch)
+DUMP: Knob[str | None] = Knob("SARDONYX_DUMP", None, str)
 GUARD_PAGES: Knob[str | None] = Knob("SARDONYX_GUARD_PAGES", None, str)
 VERIFY = Knob("SARDONYX_VERIFY", False, _switch)
 LOAD_CONFIG_FROM_MODEL = Knob("ORT_LOAD_CONFIG_FROM_MODEL", False, _switch)

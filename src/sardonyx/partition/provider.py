@@ -57,9 +57,13 @@ class StepRow(NamedTuple):
 
     kernel: str
     variant: str
-    """Which of several kernels was chosen, and why; empty where there is one."""
+    """What the kernel was specialized for; empty where there is one form of it."""
     nodes: tuple[str, ...]
     """The nodes that it computes, or a part of."""
+    chosen: str = ""
+    """The kernel variant that carries out its group, as ``session.kernel.force`` names it."""
+    refusals: tuple[tuple[str, str], ...] = ()
+    """Variants that would have been preferred, and why they declined."""
 
 
 @runtime_checkable

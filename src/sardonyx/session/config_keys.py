@@ -44,6 +44,8 @@ SESSION_KEYS: dict[str, str | None] = {
     "session.intra_op.spin_duration_us": "how long threads spin where they wait; 200 in a run (Arm: 20), 20 behind it",
     "session.intra_op_thread_affinities": "processors of each thread but the caller's",
     "session.layer_assignment_settings": None,
+    "session.kernel.forbid": "kernel variants that are never chosen, by name (conv.winograd_nhwc), split at , or ;",
+    "session.kernel.force": "kernel variants that are chosen wherever they support a group, whether they pay or not",
     "session.load_model_format": "ORT is refused; ONNX is what is read",
     "session.max_shape_override": None,
     "session.model_external_initializers_file_folder_path": "where external data lies for a model given as bytes",

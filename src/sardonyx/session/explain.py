@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,11 +95,17 @@ class CompiledSteps:
         lines = []
         for number, rows in enumerate(self.parts):
             lines.append(f"part {number}: {len(rows)} steps")
-            wide = max((len(row.kernel) for row in rows), default=0)
+            wide, widest = (max(map(len, column), default=0) for column in _columns(rows))
             for i, row in enumerate(rows):
                 variant = f"  ({row.variant})" if row.variant else ""
-                lines.append(f"  {i:>4}  {row.kernel:<{wide}}  {', '.join(row.nodes)}{variant}")
+                lines.append(f"  {i:>4}  {row.kernel:<{wide}}  {row.chosen:<{widest}}  {', '.join(row.nodes)}{variant}")
+                if row.refusals and (i + 1 == len(rows) or rows[i + 1].nodes != row.nodes):
+                    lines += [f"        not {name}: {reason}" for name, reason in row.refusals]
         return "\n".join(lines) or "nothing is compiled"
+
+
+def _columns(rows: Sequence[StepRow]) -> tuple[list[str], list[str]]:
+    return [row.kernel for row in rows], [row.chosen for row in rows]
 
 
 def _rows(compiled: Iterable[tuple[Any, Any]]) -> Iterator[list[StepRow]]:

@@ -24,7 +24,7 @@ from sardonyx.session.metadata import OrtEpAssignedNode, OrtEpAssignedSubgraph, 
 from sardonyx.session.misuse import MissingInputs, Misuse
 from sardonyx.session.native_values import NativeValue, NativeValueVector
 from sardonyx.session.options import Delegate, RunOptions, SessionOptions, check_severity
-from sardonyx.session.processor import cpu_providers
+from sardonyx.session.processor import cpu_providers, split_names
 from sardonyx.session.saving import saved
 from sardonyx.session.sparse import NativeSparseTensor, SparseTensor
 from sardonyx.session.trace import Trace
@@ -125,7 +125,7 @@ class NativeSession:
     def _built(self, disabled: set[str] | frozenset[str]) -> Engine:
         options, config, asked_for = self.session_options, self.session_options._config, self._asked
         self._refuse_ort_format()
-        named = config.get("optimization.disable_specified_optimizers", "").replace(";", ",").split(",")
+        named = split_names(config.get("optimization.disable_specified_optimizers", ""))
         start = time.perf_counter_ns()
         asked = BuildOptions(
             providers=[
@@ -133,7 +133,7 @@ class NativeSession:
                 *cpu_providers(options),
             ],
             level=LEVELS.get(int(options.graph_optimization_level), "all"),
-            disabled_passes=frozenset(disabled) | {n.strip() for n in named if n.strip()},
+            disabled_passes=frozenset(disabled).union(named),
             free_dims=options._dims_by_name,
             free_dims_by_denotation=options._dims_by_denotation,
             initializers={**options._external_initializers, **options._initializers},

@@ -12,12 +12,14 @@ from sardonyx.session import environment
 from sardonyx.session.options import SessionOptions
 
 if TYPE_CHECKING:
+    from sardonyx.providers.cpu.program.variants import KernelPolicy
     from sardonyx.providers.cpu.runtime.team import Settings
 
 PRECISIONS = ("highest", "high", "medium")
 AFFINITIES = "session.intra_op_thread_affinities"
 SPINNING, SPIN_US = "session.intra_op.allow_spinning", "session.intra_op.spin_duration_us"
 SPINNING_STOPS = "session.force_spinning_stop"
+FORCED, FORBIDDEN = "session.kernel.force", "session.kernel.forbid"
 NONE = "none"
 """The value of ``SARDONYX_CPU`` that leaves the compiler out."""
 
@@ -40,6 +42,7 @@ def cpu_providers(options: SessionOptions) -> list[Provider]:
         threads=threads,
         settings=_settings(config, threads),
         max_memory=options._max_memory,
+        policy=_policy(config),
     )
     return [] if provider.probe() is not None else [provider]
 
@@ -54,6 +57,29 @@ def _settings(config: Mapping[str, str], threads: int) -> Settings:
     spin_us = int(asked or team.SPIN_US) if is_spinning else 0
     idle_us = int(asked or team.IDLE_US) if is_spinning and not stops else 0
     return team.Settings(spin_us, idle_us, affinities(config.get(AFFINITIES, ""), threads))
+
+
+def _policy(config: Mapping[str, str]) -> KernelPolicy:
+    from sardonyx.providers.cpu.program.variants import ANY_KERNEL, KernelPolicy
+
+    forced, forbidden = (frozenset(split_names(config.get(key, ""))) for key in (FORCED, FORBIDDEN))
+    if not forced and not forbidden:
+        return ANY_KERNEL
+    from sardonyx.providers.cpu.select import BY_NAME
+
+    for key, names in ((FORCED, forced), (FORBIDDEN, forbidden)):
+        for name in sorted(names - BY_NAME.keys()):
+            raise InvalidArgument(
+                f"{key} names a kernel variant that does not exist", expected=f"some of {', '.join(BY_NAME)}", got=name
+            )
+    for name in sorted(forced & forbidden):
+        raise InvalidArgument("a kernel variant is both forced and forbidden", got=name)
+    return KernelPolicy(forced, forbidden)
+
+
+def split_names(text: str) -> list[str]:
+    """Names in the value of a configuration key, which are split at commas or semicolons."""
+    return [name for part in text.replace(";", ",").split(",") if (name := part.strip())]
 
 
 def affinities(text: str, threads: int) -> tuple[tuple[int, ...], ...]:

@@ -14,8 +14,8 @@ from sardonyx.lower.groups import Storage
 from sardonyx.lower.interpret import bind
 from sardonyx.providers.cpu.machine.isa import Isa, named
 from sardonyx.providers.cpu.pipeline import steps_for
+from sardonyx.providers.cpu.program.analysis import Target
 from sardonyx.providers.cpu.program.constants import content
-from sardonyx.providers.cpu.program.steps import Target
 from tests.lower.agree import OPSETS, lowered, parse
 from tests.providers.cpu.running import Array, Memory
 

@@ -29,7 +29,8 @@ from sardonyx.providers.cpu.language.dsl import Spec
 from sardonyx.providers.cpu.machine import isa
 from sardonyx.providers.cpu.machine.isa import CPUS, Isa
 from sardonyx.providers.cpu.pipeline import steps_for
-from sardonyx.providers.cpu.program.steps import Packed, Ref, Target
+from sardonyx.providers.cpu.program.analysis import Target
+from sardonyx.providers.cpu.program.steps import Packed, Ref
 from sardonyx.providers.reference import ReferenceProvider
 from sardonyx.session.build import build
 from sardonyx.session.engine import BuildOptions

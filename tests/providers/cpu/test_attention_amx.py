@@ -12,11 +12,12 @@ import pytest
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Attention
 from sardonyx.ops.attention import attention as meaning
-from sardonyx.providers.cpu.kernels.attention import vector
+from sardonyx.providers.cpu import select
 from sardonyx.providers.cpu.kernels.attention.amx import KEYS
 from sardonyx.providers.cpu.kernels.gemm.amx import TERMS
 from sardonyx.providers.cpu.machine import isa
-from sardonyx.providers.cpu.program.steps import Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis, Target
+from sardonyx.providers.cpu.program.steps import Step
 from tests.providers.cpu.running import Memory
 from tests.providers.cpu.test_amx import BF16, CHIP, LEAST, MOST
 from tests.providers.cpu.test_attention import CASES, Case, mask_of
@@ -66,7 +67,7 @@ class Problem:
                 softcap=self.case.softcap, scale=self.scale,
             )[0]  # fmt: skip
 
-    def steps(self, memory: Memory, target: Target) -> tuple[list[Step], Any]:
+    def steps(self, memory: Memory, analysis: Analysis) -> tuple[list[Step], Any]:
         case = self.case
         q, k, v = (memory.input(x) for x in (self.q, self.k, self.v))
         shape = (case.batch, case.heads, case.rows, case.value_width)
@@ -74,11 +75,11 @@ class Problem:
         full = (case.batch, case.heads, case.rows, case.keys)
         mask = None if self.mask is None else memory.input(np.broadcast_to(self.mask, full))
         group = Attention((), q, k, v, mask, out, self.scale, case.causal, case.softcap, case.past)
-        return vector.steps(group, target), out
+        return select.steps_of(group, analysis), out
 
     def run(self, precision: str, *, threads: int = 1, checked: bool = False, chip: isa.Isa = CHIP) -> Array:
         memory = Memory()
-        steps, out = self.steps(memory, Target(chip, precision))
+        steps, out = self.steps(memory, Analysis(Target(chip, precision)))
         assert steps[-1].spec.name == "attention_amx"
         memory.run(steps, threads=threads, isa=chip, checked=checked)
         return memory.array(out).copy()
@@ -133,7 +134,7 @@ def test_sizes_that_are_known_at_run_time_only() -> None:
         )
     )
     out = memory.output((1, 2, rows, 12), np.float32)
-    steps = vector.steps(Attention((), q, k, v, None, out, problem.scale), Target(CHIP, "high"))
+    steps = select.steps_of(Attention((), q, k, v, None, out, problem.scale), Analysis(Target(CHIP, "high")))
     memory.run(steps, isa=CHIP, checked=True)
     problem.check(memory.array(out), "high")
 
@@ -225,5 +226,5 @@ def test_a_mask_of_nan_stays_in_its_row() -> None:
     ],
 )  # fmt: skip
 def test_where_tiles_are_taken(cpu: str, precision: str, expected: str, why: str) -> None:
-    steps, _ = Problem(CASES[0]).steps(Memory(), Target(isa.CPUS[cpu], precision))
+    steps, _ = Problem(CASES[0]).steps(Memory(), Analysis(Target(isa.CPUS[cpu], precision)))
     assert (steps[-1].spec.name, steps[-1].variant) == (expected, f"{why} by 128 keys")

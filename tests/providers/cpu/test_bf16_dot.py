@@ -11,13 +11,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from sardonyx.providers.cpu import select
 from sardonyx.providers.cpu.codegen.launch import Launch
-from sardonyx.providers.cpu.kernels.gemm import contraction
 from sardonyx.providers.cpu.language.bf16_dot import dot_pairs
 from sardonyx.providers.cpu.language.dsl import Kernel, kernel
 from sardonyx.providers.cpu.language.values import Buf, bf16, f32, u32
 from sardonyx.providers.cpu.machine import isa
-from sardonyx.providers.cpu.program.steps import Target
+from sardonyx.providers.cpu.program.analysis import Analysis, Target
 from tests.providers.cpu import test_amx as tiles
 from tests.providers.cpu.running import x86_assembly
 from tests.providers.cpu.test_gemm import Arrays, random
@@ -84,5 +84,5 @@ def test_results_depend_on_neither_rows_nor_threads_nor_blocking(monkeypatch: py
 @pytest.mark.parametrize(("precision", "expected"), [("highest", "gemm"), ("high", "gemm"), ("medium", "gemm_amx")])
 def test_pairs_are_taken_at_medium(precision: str, expected: str) -> None:
     group, _ = tiles.group_of(Arrays(), random((64, 96), np.float32), random((96, 70), np.float32, 1), True)
-    steps = contraction.steps(group, Target(isa.named("cooperlake") if CHIP.is_emulated else CHIP, precision))
+    steps = select.steps_of(group, Analysis(Target(isa.named("cooperlake") if CHIP.is_emulated else CHIP, precision)))
     assert steps[-1].spec.name == expected

@@ -17,10 +17,11 @@ from sardonyx.ir.scalar import Emitter, Expr, trace
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Apply, Convolution, Expression, Storage, View, Window
 from sardonyx.lower.views import dense
-from sardonyx.providers.cpu.kernels.conv import direct, on_tiles
+from sardonyx.providers.cpu import select
+from sardonyx.providers.cpu.kernels.conv import on_tiles
 from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.program.analysis import Analysis, Target
 from sardonyx.providers.cpu.program.constants import content
-from sardonyx.providers.cpu.program.steps import Target
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory, by_pixel
 
@@ -116,7 +117,7 @@ class Run:
         views = tuple(_unit(v) for v in extra)
         group = Convolution((), epilogue, views, (y,), _unit(x), w, case.window, c)
         self.isa = isa.named(cpu)
-        self.steps = direct.vector_steps(group, Target(self.isa))
+        self.steps = select.steps_of(group, Analysis(Target(self.isa)))
 
     def __call__(self, **options: Any) -> Array:
         self.memory.run(self.steps, isa=self.isa, **options)
@@ -228,7 +229,7 @@ def test_nchw_images_take_the_other_kernel() -> None:
         kinds = (dtypes.f32,) * (1 + len(extra))
         epilogue = Expression(kinds, (), (0,))
         group = Convolution((), epilogue, extra, (result,), x, w, run.case.window, run.case.x[1])
-        steps = direct.vector_steps(group, Target(isa.named(None)))
+        steps = select.steps_of(group, Analysis(Target(isa.named(None))))
         assert [step.spec.name for step in steps] == ["conv_depthwise_nchw"]
 
 

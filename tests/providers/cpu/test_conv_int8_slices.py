@@ -10,7 +10,8 @@ import pytest
 
 from sardonyx.providers.cpu import pipeline
 from sardonyx.providers.cpu.kernels.conv import on_tiles
-from sardonyx.providers.cpu.program.steps import Target, Unrepresentable
+from sardonyx.providers.cpu.program.analysis import Target
+from sardonyx.providers.cpu.program.steps import Unrepresentable
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory
 
@@ -199,6 +200,6 @@ def test_weights_of_several_kinds_are_not_sliced() -> None:
     problem = Problem(w, (1, 8, 8), pad=1)
     with pytest.raises(Unrepresentable) as found:
         problem.run(random(1, 64, 8, 8))
-    target = Target(problem.compiled.isa, unrepresentable=frozenset({found.value.identity}))
-    steps = pipeline.steps_for(problem.compiled.lowered.groups, target)
+    compiled, unrepresentable = problem.compiled, frozenset({found.value.identity})
+    steps = pipeline.steps_for(compiled.lowered.groups, Target(compiled.isa), unrepresentable)
     assert "conv_amx" in {step.spec.name for step in steps}

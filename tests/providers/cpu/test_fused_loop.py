@@ -19,7 +19,7 @@ from sardonyx.providers.cpu.kernels.common.loop_nest import Nest, typical
 from sardonyx.providers.cpu.kernels.loops import loop
 from sardonyx.providers.cpu.kernels.loops.passes import Schedule
 from sardonyx.providers.cpu.machine import isa
-from sardonyx.providers.cpu.program.steps import Target
+from sardonyx.providers.cpu.program.analysis import Analysis, Target
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory, by_pixel
 
@@ -60,7 +60,7 @@ def run(
     views = tuple(memory.input(np.broadcast_to(a, shape)) for a in inputs)
     outs = tuple(memory.output(s, t, order=order) for s, t in outputs)
     memory.run(
-        loop.steps(Loop((), shape, reduced, views, expression, outs), Target(chip)),
+        loop.steps(Loop((), shape, reduced, views, expression, outs), Analysis(Target(chip))),
         threads=threads, isa=chip, checked=checked,
     )  # fmt: skip
     return [memory.array(o) for o in outs]
@@ -157,7 +157,7 @@ def test_symbolic_sizes_share_one_kernel() -> None:
         memory.array(views[0])[...] = a
         views[1] = View(views[1].storage, shape, (0, 0, 1))
         out = memory.output(shape, "f")
-        steps = loop.steps(Loop((), shape, 0, tuple(views), e, (out,)), Target(isa.named(None)))
+        steps = loop.steps(Loop((), shape, 0, tuple(views), e, (out,)), Analysis(Target(isa.named(None))))
         memory.run(steps, threads=2, checked=True)
         specs |= {s.spec for s in steps}
         assert np.array_equal(memory.array(out), a + b)
@@ -334,7 +334,7 @@ def test_nhwc_images_are_walked_in_memory_order(shape: tuple[int, ...], room: in
     views = tuple(memory.input(np.broadcast_to(x, full)) for x in (a, b))
     out = memory.output(full, "f", order=(0, 2, 3, 1))
     e = Expression((f32, f32), (Apply(MUL, (0, 1), f32),), (2,))
-    (step,) = loop.steps(Loop((), full, 0, views, e, (out,)), Target(isa.named(None)))
+    (step,) = loop.steps(Loop((), full, 0, views, e, (out,)), Analysis(Target(isa.named(None))))
     config = dict(step.spec.statics)["config"]
     assert {access.kind for access in (*config.inputs, *config.outputs)} == {"1"}
     assert config.outer <= 2 * outer

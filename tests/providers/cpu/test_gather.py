@@ -13,7 +13,7 @@ from sardonyx.lower.groups import Fill, Gather
 from sardonyx.providers.cpu.kernels.index import gather
 from sardonyx.providers.cpu.kernels.loops import fill
 from sardonyx.providers.cpu.machine import isa
-from sardonyx.providers.cpu.program.steps import Target
+from sardonyx.providers.cpu.program.analysis import Analysis, Target
 from tests.providers.cpu.running import Array, Memory
 
 MACHINES = [None, "skylake-avx512"]
@@ -25,7 +25,7 @@ def gathered(data: Array, indices: Array, axis: int, *, machine: str | None = No
     shape = (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
     out = memory.output(shape, data.dtype)
     group = Gather((), memory.input(data), memory.input(indices), axis, out)
-    memory.run(gather.steps(group, Target(chip)), threads=threads, isa=chip, checked=True)
+    memory.run(gather.steps(group, Analysis(Target(chip))), threads=threads, isa=chip, checked=True)
     return memory.array(out)
 
 
@@ -73,7 +73,7 @@ def test_fill_with_sizes(dtype: Any) -> None:
     n = dims.symbol("n")
     memory = Memory({"n": 10})
     out = memory.output((4,), dtype)
-    steps = fill.steps(Fill((), out, (-1, n, dims.mul(n, 3), 7)), Target(isa.named(None)))  # type: ignore[arg-type]
+    steps = fill.steps(Fill((), out, (-1, n, dims.mul(n, 3), 7)), Analysis(Target(isa.named(None))))  # type: ignore[arg-type]
     memory.run(steps, threads=2, checked=True)
     assert memory.array(out).tolist() == [-1, 10, 30, 7]
 
@@ -81,7 +81,7 @@ def test_fill_with_sizes(dtype: Any) -> None:
 def test_fill_of_one_number() -> None:
     memory = Memory()
     out = memory.output((), "i8")
-    memory.run(fill.steps(Fill((), out, (42,)), Target(isa.named(None))), threads=2, checked=True)
+    memory.run(fill.steps(Fill((), out, (42,)), Analysis(Target(isa.named(None)))), threads=2, checked=True)
     assert memory.array(out) == 42
 
 
@@ -92,5 +92,5 @@ def test_ranges(machine: str | None, dtype: str) -> None:
     for n in (0, 1, 5, 17, 9001):
         memory = Memory({"n": n})
         out = memory.output((dims.symbol("n"),), dtype)
-        memory.run(fill.steps(Fill((), out, (), 5, -3), Target(chip)), threads=3, isa=chip, checked=True)
+        memory.run(fill.steps(Fill((), out, (), 5, -3), Analysis(Target(chip))), threads=3, isa=chip, checked=True)
         assert np.array_equal(memory.array(out), np.arange(5, 5 - 3 * n, -3).astype(dtype)[:n])

@@ -18,11 +18,13 @@ from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Apply, Contraction, Expression, Reduce, Storage, View
 from sardonyx.ops import activation  # noqa: F401 (registers programs)
 from sardonyx.ops.pointwise import program_of
+from sardonyx.providers.cpu import select
 from sardonyx.providers.cpu.kernels.common.matrices import problem
 from sardonyx.providers.cpu.kernels.gemm import contraction
 from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.program.analysis import Analysis, Target
 from sardonyx.providers.cpu.program.constants import content
-from sardonyx.providers.cpu.program.steps import Packed, Step, Target
+from sardonyx.providers.cpu.program.steps import Packed, Step
 from tests.providers.cpu.running import Array, Memory
 
 CHIPS = (None, "haswell", "skylake-avx512")
@@ -53,7 +55,7 @@ class Arrays(Memory):
 
 
 def steps_of(group: Contraction, cpu: str | None, precision: str = "highest") -> list[Step]:
-    return contraction.multiply_adds(problem(group), Target(isa.named(cpu), precision))
+    return contraction.multiply_adds(problem(group), Analysis(Target(isa.named(cpu), precision)))
 
 
 def random(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> Array:
@@ -305,15 +307,15 @@ def test_several_outputs() -> None:
 
 
 def test_refusals_say_why() -> None:
-    assert contraction.supports(f32, f32) is None
-    assert contraction.supports(dtypes.u8, dtypes.u8) == "sums of u8 products are not compiled"
-    assert contraction.supports(f32, dtypes.f64) == "f32 times f64 is not compiled"
+    assert contraction.types_refusal(f32, f32) is None
+    assert contraction.types_refusal(dtypes.u8, dtypes.u8) == "sums of u8 products are not compiled"
+    assert contraction.types_refusal(f32, dtypes.f64) == "f32 times f64 is not compiled"
     memory = Arrays()
     a = memory.input(random((2, 2), np.float32))
     sums = Expression((f32,), (Reduce("sum", 0, f32),), (1,))
     group = Contraction((), sums, (), (memory.output((2, 2), np.float32),), (), 2, 2, 2, a, a)
     with pytest.raises(NotImplemented, match="reduction"):
-        contraction.steps(group, Target(isa.named(None)))
+        select.steps_of(group, Analysis(Target(isa.named(None))))
 
 
 def test_a_constant_is_packed_once() -> None:

@@ -11,7 +11,7 @@ from sardonyx import dtypes
 from sardonyx.lower.groups import Storage, View
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES, named
 from sardonyx.providers.cpu.program import steps
-from sardonyx.providers.cpu.program.steps import Target
+from sardonyx.providers.cpu.program.analysis import Target
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Memory
 

@@ -11,11 +11,11 @@ import pytest
 from sardonyx import dtypes
 from sardonyx.lower.groups import Expression, Pool, Window
 from sardonyx.ops.pool import average_pool, max_pool
-from sardonyx.providers.cpu.kernels.image import pool_nchw
+from sardonyx.providers.cpu import select
 from sardonyx.providers.cpu.kernels.image.pool_nhwc import MIN_SEPARABLE_TAPS
 from sardonyx.providers.cpu.language.values import register_dtype
 from sardonyx.providers.cpu.machine import isa
-from sardonyx.providers.cpu.program.steps import Target
+from sardonyx.providers.cpu.program.analysis import Analysis, Target
 from tests.providers.cpu.running import Array, Memory, by_pixel
 
 
@@ -75,7 +75,7 @@ def run(
     ends = tuple(attributes["pads"][axes:]) if kind.endswith("pads") else None
     epilogue = Expression((register_dtype(dtypes.of_numpy(x.dtype)),), (), (0,))
     group = Pool((), epilogue, (), (y,), kind.split(maxsplit=1)[0], image, window, ends)
-    steps = pool_nchw.steps(group, Target(isa.named(cpu)))
+    steps = select.steps_of(group, Analysis(Target(isa.named(cpu))))
     assert [step.spec.name for step in steps] == ["pool_nhwc"] * (
         1 + (kind == "max" and _is_large(case) and not is_one)
     )

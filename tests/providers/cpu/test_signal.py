@@ -15,7 +15,7 @@ from sardonyx.lower.groups import LinearAttention
 from sardonyx.ops import random, registry
 from sardonyx.providers.cpu.kernels.attention import linear
 from sardonyx.providers.cpu.machine import isa
-from sardonyx.providers.cpu.program.steps import Target
+from sardonyx.providers.cpu.program.analysis import Analysis, Target
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory
 
@@ -96,7 +96,7 @@ def test_linear_attention(chip: str | None, tokens: int, width: int, columns: in
         out, present = memory.output(want.shape, "f4"), memory.output(past.shape, "f4")
         views = [memory.input(x) for x in (q, k, v, decay, beta, past)]
         group = LinearAttention((), *views, out, present, 0.5)
-        memory.run(linear.steps(group, Target(machine)), threads=threads, isa=machine, checked=True)
+        memory.run(linear.steps(group, Analysis(Target(machine))), threads=threads, isa=machine, checked=True)
         assert_near(memory.array(out), want, 1e-5)
         assert_near(memory.array(present), state, 1e-5)
 

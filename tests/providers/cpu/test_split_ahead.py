@@ -10,9 +10,11 @@ import pytest
 
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Contraction
+from sardonyx.providers.cpu import select
 from sardonyx.providers.cpu.kernels.common.matrices import problem
 from sardonyx.providers.cpu.kernels.gemm import amx, contraction
-from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target, Unrepresentable
+from sardonyx.providers.cpu.program.analysis import Analysis, Target
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Unrepresentable
 from tests.providers.cpu.running import holds
 from tests.providers.cpu.test_amx import CHIP, LEAST, MOST, check, group_of, product, steps_of
 from tests.providers.cpu.test_gemm import Arrays, identity, random
@@ -23,7 +25,7 @@ Array = np.ndarray[Any, Any]
 @pytest.fixture
 def _wherever_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
     """Constants lie in panels and meet tiles, however many rows there are."""
-    monkeypatch.setattr(amx, "is_in_panels", lambda p, terms, _: terms == 3 and p.weight is not None)
+    monkeypatch.setattr(amx, "is_in_panels", lambda p, analysis: amx.terms(p, analysis) == 3 and p.weight is not None)
     monkeypatch.setitem(amx.LEAST_ROWS, 3, 16)
 
 
@@ -101,7 +103,7 @@ def test_few_rows_read_the_same_weights(rows: int) -> None:
     assert b.size > contraction.SMALL
     memory = Arrays({"rows": rows})
     group, out = symbolic(memory, a, b)
-    steps = contraction.steps(group, Target(CHIP))
+    steps = select.steps_of(group, Analysis(Target(CHIP)))
     assert len(constants(steps)) == 1
     done = [step.spec.name for step in steps if step.only is not None and holds(step.only, rows)]
     assert done == (["gemm"] if rows < amx.LEAST_ROWS[3] else ["split_bf16", "gemm_amx"])
@@ -117,8 +119,8 @@ def test_weights_that_parts_do_not_carry(number: float, place: tuple[int, int]) 
     memory = Arrays({"rows": 40})
     group, out = symbolic(memory, a, b)
     with pytest.raises(Unrepresentable) as found:
-        memory.run(contraction.steps(group, Target(CHIP)), isa=CHIP)
-    steps = contraction.steps(group, Target(CHIP, unrepresentable=frozenset({found.value.identity})))
+        memory.run(select.steps_of(group, Analysis(Target(CHIP))), isa=CHIP)
+    steps = select.steps_of(group, Analysis(Target(CHIP), unrepresentable=frozenset({found.value.identity})))
     assert [step.spec.name for step in steps] == ["gemm"]
     memory.run(steps, isa=CHIP)
     with np.errstate(all="ignore"):
@@ -143,5 +145,5 @@ BATCH, TOKENS = dims.symbol("batch"), dims.symbol("tokens")
 def test_panels_are_for_rows_that_may_be_few(rows: dims.Known, is_stepwise: bool, expected: bool) -> None:
     group, _ = symbolic(Arrays({"rows": 1}), random((1, 100), np.float32), random((100, 70), np.float32))
     p = problem(replace(group, m=rows))
-    assert amx.is_in_panels(p, 3, Target(CHIP, is_stepwise=is_stepwise)) is expected
-    assert not amx.is_in_panels(p, 2, Target(CHIP, "high"))
+    assert amx.is_in_panels(p, Analysis(Target(CHIP), is_stepwise=is_stepwise)) is expected
+    assert not amx.is_in_panels(p, Analysis(Target(CHIP, "high")))

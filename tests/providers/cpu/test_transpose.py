@@ -13,7 +13,8 @@ from sardonyx.lower.groups import Apply, Expression, Loop
 from sardonyx.ops.pointwise import program_of
 from sardonyx.providers.cpu.kernels.loops import interleave, loop
 from sardonyx.providers.cpu.machine import isa
-from sardonyx.providers.cpu.program.steps import Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis, Target
+from sardonyx.providers.cpu.program.steps import Step
 from tests.providers.cpu.running import Array, Memory
 
 MACHINES = [None, "haswell", "skylake-avx512"]
@@ -25,7 +26,7 @@ def copied(x: Array, *, machine: str | None = None, threads: int = 2) -> tuple[A
     chip, memory = isa.named(machine), Memory()
     view, out = memory.input(x), memory.output(x.shape, x.dtype)
     group = Loop((), x.shape, 0, (view,), Expression((view.dtype,), (), (0,)), (out,))
-    steps = loop.steps(group, Target(chip))
+    steps = loop.steps(group, Analysis(Target(chip)))
     memory.run(steps, threads=threads, isa=chip, checked=machine is None)
     return memory.array(out), steps
 
@@ -79,7 +80,7 @@ def test_reversed() -> None:
     view = type(view)(view.storage, view.shape, (-1,), 40)
     out = memory.output((41,), "f4")
     steps = loop.steps(
-        Loop((), (41,), 0, (view,), Expression((view.dtype,), (), (0,)), (out,)), Target(isa.named(None))
+        Loop((), (41,), 0, (view,), Expression((view.dtype,), (), (0,)), (out,)), Analysis(Target(isa.named(None)))
     )
     memory.run(steps)
     assert memory.array(out).tobytes() == x[::-1].tobytes()
@@ -96,7 +97,7 @@ def test_transposed_operand_of_a_sum(machine: str | None) -> None:
     chip, memory = isa.named(machine), Memory()
     views = tuple(memory.input(np.broadcast_to(a, (37, 45))) for a in (x.T, along, down))
     out = memory.output((37, 45), "f")
-    steps = loop.steps(Loop((), (37, 45), 0, views, e, (out,)), Target(chip))
+    steps = loop.steps(Loop((), (37, 45), 0, views, e, (out,)), Analysis(Target(chip)))
     assert steps[0].spec.name == "transpose"
     memory.run(steps, threads=3, isa=chip, checked=True)
     assert np.array_equal(memory.array(out), x.T + along + down)

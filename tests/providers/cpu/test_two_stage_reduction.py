@@ -9,7 +9,7 @@ from sardonyx.ir import dims
 from sardonyx.lower.groups import Apply, Count, Expression, Loop, Reduce, View
 from sardonyx.providers.cpu.kernels.loops import loop, two_stage_reduction
 from sardonyx.providers.cpu.machine import isa
-from sardonyx.providers.cpu.program.steps import Target
+from sardonyx.providers.cpu.program.analysis import Analysis, Target
 from tests.providers.cpu.running import Memory, by_pixel
 from tests.providers.cpu.test_fused_loop import DIV, MACHINES, MUL, f32, floats, layer_norm, run
 
@@ -34,7 +34,7 @@ def test_reductions_of_nhwc_images(shape: tuple[int, ...], steps: int) -> None:
     memory = Memory()
     views = tuple(memory.input(np.broadcast_to(a, shape)) for a in (x, scale.reshape(*shape[:2], *(1 for _ in axes))))
     outs = tuple(memory.output(shape[:2], "f") for _ in range(2))
-    made = loop.steps(Loop((), shape, len(axes), views, e, outs), Target(isa.named(None)))
+    made = loop.steps(Loop((), shape, len(axes), views, e, outs), Analysis(Target(isa.named(None))))
     assert [step.variant for step in made] == ["vectors across rows"] * steps
     results = []
     for threads in (1, 2, 3):
@@ -68,7 +68,7 @@ def test_passes_over_nhwc_are_separate_loops(shape: tuple[int, ...], is_split: b
     memory = Memory()
     views = tuple(memory.input(a) for a in (x if is_transposed else by_pixel(x), scale, bias))
     out = memory.output(shape, "f", order=(0, *axes, 1))
-    made = loop.steps(Loop((), shape, len(axes), views, layer_norm(), (out,)), Target(isa.named(None)))
+    made = loop.steps(Loop((), shape, len(axes), views, layer_norm(), (out,)), Analysis(Target(isa.named(None))))
     assert (len(made) > 1) == is_split
     y = x.astype(np.float64)
     want = (y - y.mean(axes, keepdims=True)) / np.sqrt(y.var(axes, keepdims=True) + 1e-5) * scale + bias
@@ -87,7 +87,7 @@ def test_per_row_values_of_separate_loops() -> None:
     for e, count in ((mean(), shape[2]), (total, 1)):
         memory = Memory()
         view, out = memory.input(by_pixel(x)), memory.output(shape, "f", order=(0, 2, 1))
-        made = loop.steps(Loop((), shape, 1, (view,), e, (out,)), Target(isa.named(None)))
+        made = loop.steps(Loop((), shape, 1, (view,), e, (out,)), Analysis(Target(isa.named(None))))
         memory.run(made, threads=2, checked=True)
         want = np.broadcast_to(x.astype(np.float64).sum(2, keepdims=True) / count, shape)
         np.testing.assert_allclose(memory.array(out), want, rtol=1e-4, atol=1e-4)
@@ -101,7 +101,7 @@ def test_reductions_of_nhwc_images_of_unknown_size() -> None:
     storage = memory.input(x).storage
     view = View(storage, shape, (dims.mul(24, shape[2]) or 0, 1, 24))
     out = memory.output((n, 24), "f")
-    made = loop.steps(Loop((), shape, 1, (view,), mean(), (out,)), Target(isa.named("skylake-avx512")))
+    made = loop.steps(Loop((), shape, 1, (view,), mean(), (out,)), Analysis(Target(isa.named("skylake-avx512"))))
     assert len(made) == 2 and made[1].args["n2"] == 32
     for threads in (1, 3):
         memory.run(made, threads=threads, isa=isa.named("skylake-avx512"), checked=True)
@@ -118,7 +118,7 @@ def test_long_rows(n: int) -> None:
         memory = Memory({"n": n})
         view, out = memory.output((2, size), "f"), memory.output((2,), "f")
         memory.array(view)[...] = x
-        steps = loop.steps(Loop((), (2, size), 1, (view,), mean(), (out,)), Target(isa.named(None)))
+        steps = loop.steps(Loop((), (2, size), 1, (view,), mean(), (out,)), Analysis(Target(isa.named(None))))
         assert len(steps) == 2
         memory.run(steps, threads=threads, checked=True)
         results.append(memory.array(out))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +14,10 @@ from sardonyx.lower.states import State
 from sardonyx.partition.provider import Executable, Part
 from sardonyx.providers.cpu.codegen.jit import linker
 from sardonyx.providers.cpu.machine import isa
-from sardonyx.providers.cpu.pipeline import steps_for
+from sardonyx.providers.cpu.pipeline import dump, steps_for
+from sardonyx.providers.cpu.program.analysis import Target
 from sardonyx.providers.cpu.program.constants import content, contents
-from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target, Unrepresentable
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Unrepresentable
 from sardonyx.providers.cpu.runtime import team
 from sardonyx.providers.cpu.runtime.executable import CpuExecutable
 from sardonyx.providers.cpu.runtime.step_table import StepTable
@@ -61,9 +61,12 @@ def _compiled(
     has_states: bool = False,
     otherwise: Callable[[], Executable] | None = None,
 ) -> CpuExecutable:
-    target, kept = Target(isa.current(), provider.precision), list[Any]()
+    target, kept = Target(isa.current(), provider.precision, provider.policy), list[Any]()
+    unrepresentable: frozenset[object] = frozenset()
+    if (folder := knobs.DUMP.get()) is not None:
+        dump(lowered.groups, target, folder)
     for _ in range(ROUNDS):
-        steps = steps_for(lowered.groups, target)
+        steps = steps_for(lowered.groups, target, unrepresentable)
         if knobs.VERIFY.get():
             for step in steps:
                 step.verify()
@@ -78,8 +81,7 @@ def _compiled(
                 None if has_states else partial(compile_part, part, provider, by_shape), otherwise, provider.arenas,
             )  # fmt: skip
         except Unrepresentable as first:
-            found = {first.identity, *_unrepresentable(_packed(steps), kept)}
-            target = replace(target, unrepresentable=target.unrepresentable | found, splits={}, tiled={})
+            unrepresentable |= {first.identity, *_unrepresentable(_packed(steps), kept)}
     raise AssertionError("constants are refused again and again")
 
 

@@ -10,7 +10,9 @@ Loop-carried memory is addressed through words of the run, so a body's steps are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -20,17 +22,18 @@ from sardonyx.ir.dims import Known
 from sardonyx.limits import check_time
 from sardonyx.lower.analysis.signs import never_negative
 from sardonyx.lower.fusion.inside import placed_inside
-from sardonyx.lower.groups import Attention, Branch, Group, IndirectStorage, Repeat, Storage
+from sardonyx.lower.groups import Attention, Branch, Group, IndirectStorage, Repeat, Storage, View
 from sardonyx.lower.groups.control import Row
 from sardonyx.lower.sizes import add, mul, sub
 from sardonyx.providers.cpu.kernels.common import control
 from sardonyx.providers.cpu.kernels.conv import pointwise_depthwise, summed_pair
 from sardonyx.providers.cpu.kernels.gemm import pack
 from sardonyx.providers.cpu.kernels.split import bf16, int8_slices
-from sardonyx.providers.cpu.layout import long_rows, nhwc, packed_images, packed_operands, widen
+from sardonyx.providers.cpu.layout import conv_pairs, long_rows, nhwc, packed_images, packed_operands, widen
 from sardonyx.providers.cpu.layout.in_place import in_place
-from sardonyx.providers.cpu.program.steps import Holds, Ref, Slot, Step, Target
-from sardonyx.providers.cpu.select import steps_of
+from sardonyx.providers.cpu.program.analysis import Analysis, Target
+from sardonyx.providers.cpu.program.steps import Holds, Ref, Slot, Step
+from sardonyx.providers.cpu.select import choose, steps_of
 
 USUAL_TRIPS = 16
 """The number of trips that is assumed, in estimates of work, for a loop that data ends."""
@@ -39,63 +42,84 @@ TURN_NBYTES = 100
 MOST_TRIPS = (1 << 63) - 1
 
 
+Groups = Sequence[Group]
+CONTROL = (Branch, Repeat)
+"""Groups that become jumps between the steps of their bodies."""
 PACKING = (pack.pack_panels, pack.pack_rows, bf16.split_bf16, int8_slices.split_int8_slices)
 """Kernels that only pack an operand."""
 
 
 class Pass(NamedTuple):
-    """A layout pass: a rewrite of a part's groups."""
+    """A pass over the groups of a part: it may rewrite them, or add to what is known of them."""
 
     name: str
-    apply: Callable[[Sequence[Group], Target], Sequence[Group]]
+    apply: Callable[[Groups, Analysis], tuple[Groups, Analysis]]
+
+
+def _layout(name: str, rewrite: Callable[[Groups, Analysis], Groups]) -> Pass:
+    return Pass(name, lambda groups, analysis: (rewrite(groups, analysis), analysis))
+
+
+def _finding(name: str, find: Callable[[Groups, Analysis], Any]) -> Pass:
+    """A pass that computes the field of the analysis that it is named for."""
+    field = name.replace("-", "_")
+    return Pass(name, lambda groups, analysis: (groups, replace(analysis, **{field: find(groups, analysis)})))
 
 
 LAYOUT = (
-    Pass("place-inside", lambda groups, target: placed_inside(groups, packed_images.packed_inputs(groups, target))),
-    Pass("widen", widen.widened),
-    Pass("unit-axes-first", lambda groups, _: long_rows.unit_axes_first(groups)),
-    Pass("nhwc", nhwc.to_nhwc),
-    Pass("batch-as-depth", lambda groups, _: long_rows.batch_as_depth(groups)),
+    _layout("place-inside", lambda groups, a: placed_inside(groups, packed_images.packed_inputs(groups, a))),
+    _layout("widen", widen.widened),
+    _layout("unit-axes-first", lambda groups, _: long_rows.unit_axes_first(groups)),
+    _layout("nhwc", nhwc.to_nhwc),
+    _layout("batch-as-depth", lambda groups, _: long_rows.batch_as_depth(groups)),
+    _finding("is-stepwise", lambda groups, _: any(_sees_more(group) for group in groups)),
 )
-"""In order. ``place-inside`` writes results where a Concat would copy them; ``widen`` stores narrow floats as f32, on
-chips that multiply nothing narrower; the others choose the layout of images."""
+"""Of a part, in order. ``place-inside`` writes results where a Concat would copy them; ``widen`` stores narrow floats
+as f32, on chips that multiply nothing narrower; those up to ``batch-as-depth`` choose the layout of images."""
 
-
-class Analysis(NamedTuple):
-    """A field of the target, computed from a part's groups before kernels are chosen."""
-
-    name: str
-    find: Callable[[Sequence[Group], Target], Any]
-
-
-WHOLE_PART = (
-    Analysis("is_stepwise", lambda groups, _: any(_sees_more(group) for group in groups)),
-    Analysis("packed_operands", lambda groups, target: packed_operands.packed_operands(groups, target)),
+SELECTION = (
+    _finding("choices", lambda groups, a: {id(g): choose(g, a) for g in groups if not isinstance(g, CONTROL)}),
+    _finding("packed-operands", lambda groups, a: {} if a.is_inside else packed_operands.packed_operands(groups, a)),
+    _finding("fused-pairs", pointwise_depthwise.fusable_pairs),
+    _finding("summed-pairs", lambda groups, a: {} if a.is_inside else summed_pair.summed_pairs(groups, a)),
+    _finding("choices", conv_pairs.choices_of_pairs),
+    _finding("unsigned", lambda groups, a: never_negative(groups) if a.isa.amx else frozenset()),
+    _finding("images", packed_images.images),
 )
-"""Of all groups of a part."""
-EACH_BODY = (
-    Analysis("fused_pairs", pointwise_depthwise.fusable_pairs),
-    Analysis(
-        "summed_pairs", lambda groups, target: {} if target.is_inside else summed_pair.summed_pairs(groups, target)
-    ),
-    Analysis("unsigned", lambda groups, target: never_negative(groups) if target.isa.amx else frozenset()),
-    Analysis("images", packed_images.images),
-)
-"""Of the groups of a part, and of each body of control flow in it."""
+"""Of a part, and of each body of control flow in it: which kernels carry out the groups, and what they pack for each
+other."""
 
 
-def steps_for(groups: Sequence[Group], target: Target) -> list[Step]:
+def steps_for(groups: Groups, target: Target, unrepresentable: frozenset[object] = frozenset()) -> list[Step]:
     """The steps of a part's groups, in order."""
-    for layout in LAYOUT:
-        groups = layout.apply(groups, target)
-    return in_place(_steps(groups, _analyzed(groups, target, WHOLE_PART)))
+    return in_place(_steps(*_after(LAYOUT, groups, Analysis(target, unrepresentable))))
 
 
-def _analyzed(groups: Sequence[Group], target: Target, analyses: Sequence[Analysis]) -> Target:
-    for analysis in analyses:
-        found: dict[str, Any] = {analysis.name: analysis.find(groups, target)}
-        target = replace(target, **found)
-    return target
+def _after(passes: Sequence[Pass], groups: Groups, analysis: Analysis) -> tuple[Groups, Analysis]:
+    for one in passes:
+        groups, analysis = one.apply(groups, analysis)
+    return groups, analysis
+
+
+def dump(groups: Groups, target: Target, folder: str) -> None:
+    """Write the groups of a part, and what is known of them, after every pass: a file for each (``SARDONYX_DUMP``)."""
+    analysis, where = Analysis(target), tempfile.mkdtemp(prefix="part-", dir=folder)
+    for number, one in enumerate((*LAYOUT, *SELECTION)):
+        groups, analysis = one.apply(groups, analysis)
+        with open(os.path.join(where, f"{number:02}-{one.name}.txt"), "w", encoding="utf-8") as file:
+            file.writelines(f"{_described(group, analysis)}\n" for group in groups)
+
+
+def _described(group: Group, analysis: Analysis) -> str:
+    """A group in a line: its kind and nodes, the views it reads and writes, and the variant that was chosen for it."""
+
+    def memory(views: Iterable[View]) -> str:
+        return ", ".join(f"{v.storage.kind}{v.storage.number}{list(v.shape)}:{list(v.strides)}" for v in views)
+
+    choice = analysis.choices.get(id(group))
+    name = "" if choice is None else f"  {choice.name}"
+    nodes = ", ".join(node.label for node in group.nodes)
+    return f"{type(group).__name__} ({nodes})  {memory(group.reads)} -> {memory(group.writes)}{name}"
 
 
 def _sees_more(group: Group) -> bool:
@@ -103,19 +127,19 @@ def _sees_more(group: Group) -> bool:
     return isinstance(group, Attention) and isinstance(group.q.shape[2], str) and group.k.shape[2] != group.q.shape[2]
 
 
-def _steps(groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None) -> list[Step]:
+def _steps(groups: Sequence[Group], analysis: Analysis, hoisted: list[Step] | None = None) -> list[Step]:
     """The steps of groups, in order. Packing that is invariant in a loop goes to ``hoisted``, if given."""
     steps: list[Step] = []
-    target = _analyzed(groups, target, EACH_BODY)
+    groups, analysis = _after(SELECTION, groups, analysis)
     made = {v.storage for g in groups for v in g.writes}
     for group in groups:
         check_time()
         if isinstance(group, Branch):
-            steps += _branch(group, target)
+            steps += _branch(group, analysis)
         elif isinstance(group, Repeat):
-            steps += _repeat(group, target)
+            steps += _repeat(group, analysis)
         else:
-            for step in steps_of(group, target):
+            for step in steps_of(group, analysis):
                 written, read = _touched(step)
                 if hoisted is not None and _packs(step) and not any(_moves(s, made) for s in read):
                     hoisted.append(step)
@@ -139,13 +163,13 @@ def _moves(storage: Storage, made: set[Storage]) -> bool:
     return storage in made or isinstance(storage, IndirectStorage)
 
 
-def _inside(groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None) -> list[Step]:
+def _inside(groups: Sequence[Group], analysis: Analysis, hoisted: list[Step] | None = None) -> list[Step]:
     """The steps of a body that may be skipped: operands that it splits are not available outside."""
-    return _steps(groups, replace(target, splits=dict(target.splits), packed_operands={}, is_inside=True), hoisted)
+    return _steps(groups, replace(analysis, splits=dict(analysis.splits), is_inside=True), hoisted)
 
 
-def _branch(group: Branch, target: Target) -> list[Step]:
-    then, other = _inside(group.then, target), _inside(group.other, target)
+def _branch(group: Branch, analysis: Analysis) -> list[Step]:
+    then, other = _inside(group.then, analysis), _inside(group.other, analysis)
     if other:
         then.append(_control(group, control.jump(), skip=len(other)))
     may_do, may_skip = Holds(group.then_checks), Holds(group.other_checks)
@@ -155,7 +179,7 @@ def _branch(group: Branch, target: Target) -> list[Step]:
     return [unless, *then, *other]
 
 
-def _repeat(group: Repeat, target: Target) -> list[Step]:
+def _repeat(group: Repeat, analysis: Analysis) -> list[Step]:
     before = [_control(group, control.set_base(), m=_start(row), slot=Slot(row.place)) for row in group.rows]
     after = [
         _control(group, control.advance_base(), slot=Slot(row.place), nbytes=_stride_nbytes(row)) for row in group.rows
@@ -165,7 +189,7 @@ def _repeat(group: Repeat, target: Target) -> list[Step]:
         before.append(_control(group, control.set_base(), m=Ref.of(c.second), slot=Slot(c.after)))
         after.append(_control(group, control.swap_bases(), one=Slot(c.now), two=Slot(c.after)))
     once: list[Step] = []
-    inner = _inside(group.body, replace(target, is_repeated=True), once)
+    inner = _inside(group.body, replace(analysis, is_repeated=True), once)
     body = [_often(step, group.trips) for step in (*inner, *after)]
     count, limit = Ref.of(group.count), Ref.of(group.limit)
     most = ENDLESS - 1 if group.is_endless else MOST_TRIPS

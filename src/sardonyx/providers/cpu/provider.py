@@ -13,6 +13,7 @@ from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.limits import current
 from sardonyx.partition.provider import Claims, Declined, Executable, Part
 from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.program.variants import ANY_KERNEL, KernelPolicy
 from sardonyx.providers.cpu.runtime.arenas import Arenas
 from sardonyx.providers.cpu.runtime.team import Settings, limit
 
@@ -33,10 +34,11 @@ class CpuProvider:
         threads: int = 0,
         settings: Settings | None = None,
         max_memory: int | None = None,
+        policy: KernelPolicy = ANY_KERNEL,
     ) -> None:
         """``threads`` 0 takes what the machine allows; ``max_memory`` is in bytes."""
         allowed = limit()
-        self.precision, self.max_memory = precision, max_memory
+        self.precision, self.max_memory, self.policy = precision, max_memory, policy
         self.threads = min(threads, allowed.threads) if threads else allowed.threads
         self.settings = settings or Settings()
         self._arenas: weakref.ref[Arenas] | None = None

@@ -1,11 +1,17 @@
-"""The kernel family of each kind of group."""
+"""The kernel variants of each kind of group, and the choice among them.
+
+The table lists variants in order of preference. The first one that supports a group, and pays for it, takes it; the
+record of the choice says why those before it did not.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from sardonyx.errors import Reporting
+from sardonyx.errors import NotImplemented, Reporting
 from sardonyx.lower.groups import (
     Attention,
     BitCast,
@@ -34,48 +40,184 @@ from sardonyx.lower.groups import (
     TopK,
     Unique,
 )
-from sardonyx.providers.cpu.kernels.attention import linear, vector
+from sardonyx.providers.cpu.kernels.attention import amx as attention_amx
+from sardonyx.providers.cpu.kernels.attention import linear
+from sardonyx.providers.cpu.kernels.attention import vector as attention_vector
 from sardonyx.providers.cpu.kernels.common import custom
-from sardonyx.providers.cpu.kernels.conv import direct
-from sardonyx.providers.cpu.kernels.gemm import contraction
-from sardonyx.providers.cpu.kernels.image import grid_sample, pool_nchw, resize, roi_align
+from sardonyx.providers.cpu.kernels.common.matrices import Problem, problem
+from sardonyx.providers.cpu.kernels.conv import (
+    depthwise_nchw,
+    depthwise_nhwc,
+    direct,
+    few_filters,
+    few_outputs,
+    nhwc,
+    on_tiles,
+    pointwise_depthwise,
+    pointwise_nchw,
+    stem,
+    summed_pair,
+    winograd_nchw,
+    winograd_nhwc,
+)
+from sardonyx.providers.cpu.kernels.conv import int8_slices as conv_int8_slices
+from sardonyx.providers.cpu.kernels.gemm import amx, contraction, int8_slices
+from sardonyx.providers.cpu.kernels.image import grid_sample, pool_nchw, pool_nhwc, resize, roi_align
 from sardonyx.providers.cpu.kernels.index import cumulative_sum, gather, nms, nonzero, scatter, top_k, unique
-from sardonyx.providers.cpu.kernels.loops import fill, loop, random_stream
+from sardonyx.providers.cpu.kernels.loops import copy, fill, interleave, loop, random_stream
 from sardonyx.providers.cpu.kernels.quantized import conv as quantized_conv
+from sardonyx.providers.cpu.kernels.quantized import gemm as quantized_gemm
+from sardonyx.providers.cpu.kernels.quantized import gemm_amx as quantized_gemm_amx
 from sardonyx.providers.cpu.kernels.recurrent import recurrence
 from sardonyx.providers.cpu.kernels.trees import forest
-from sardonyx.providers.cpu.program.steps import Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis, either
+from sardonyx.providers.cpu.program.steps import Only, Step
+from sardonyx.providers.cpu.program.variants import Choice, FewSizes, Refusal, Variant
 
-FAMILIES: dict[type[Group], Callable[[Any, Target], list[Step]]] = {
-    CumulativeSum: cumulative_sum.steps,
-    Attention: vector.steps,
-    TopK: top_k.steps,
-    BitCast: loop.bit_cast_steps,
-    Contraction: contraction.steps,
-    Convolution: direct.steps,
-    Custom: custom.steps,
-    RandomStream: random_stream.steps,
-    Unique: unique.steps,
-    Fill: fill.steps,
-    NonZero: nonzero.steps,
-    Forest: forest.steps,
-    Gather: gather.steps,
-    LinearAttention: linear.steps,
-    CountedGather: nonzero.counted_gather_steps,
-    IntegerConvolution: quantized_conv.steps,
-    Loop: loop.steps,
-    GatherElements: gather.gather_elements_steps,
-    Pool: pool_nchw.steps,
-    Recurrence: recurrence.steps,
-    RoiAlign: roi_align.steps,
-    Resample: resize.steps,
-    GridSample: grid_sample.steps,
-    Scatter: scatter.steps,
-    NonMaxSuppression: nms.steps,
+Taken = Callable[[Problem, Analysis], Refusal | None]
+
+
+def _product(name: str, steps: Callable[[Problem, Analysis], list[Step]], supports: Taken, **more: Any) -> Variant:
+    """A variant whose kernel takes a contraction as a ``Problem``."""
+
+    def refusal(group: Contraction, analysis: Analysis) -> Refusal | None:
+        return contraction.refusal(group) or supports(problem(group), analysis)
+
+    def of_problem(take: Callable[[Problem, Analysis], Any]) -> Callable[[Contraction, Analysis], Any]:
+        return lambda group, analysis: take(problem(group), analysis)
+
+    taken = {key: of_problem(take) for key, take in more.items() if key != "few"}
+    return Variant(name, of_problem(steps), refusal, few=more.get("few"), **taken)
+
+
+_FEW_ROWS = FewSizes(lambda group, analysis: contraction.few_rows(problem(group), analysis), ("gemm.vector",))
+_FEW_OUTPUTS = FewSizes(
+    few_outputs.few_outputs, ("conv.few_filters", "conv.winograd_nhwc", "conv.nhwc", "conv.few_outputs")
+)
+
+VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
+    Attention: (
+        Variant("attention.amx", attention_amx.steps, attention_amx.supports),
+        Variant("attention.vector", attention_vector.steps),
+    ),
+    BitCast: (Variant("loops.bit_cast", loop.bit_cast_steps),),
+    Contraction: (
+        _product("quantized.gemm_amx", quantized_gemm_amx.steps, quantized_gemm_amx.supports),
+        _product("quantized.gemm", quantized_gemm.steps, quantized_gemm.supports),
+        _product("gemm.int8_slices", int8_slices.steps, int8_slices.supports, pays=int8_slices.pays, few=_FEW_ROWS),
+        _product("gemm.amx", amx.steps, amx.supports, pays=amx.pays, few=_FEW_ROWS),
+        _product(
+            "gemm.vector",
+            contraction.multiply_adds,
+            contraction.multiply_adds_refusal,
+            few_steps=contraction.few_rows_steps,
+        ),
+    ),
+    Convolution: (
+        Variant("conv.few_outputs", few_outputs.steps, few_outputs.supports, few_outputs.pays),
+        Variant("conv.int8_slices", conv_int8_slices.steps, conv_int8_slices.supports, on_tiles.pays, few=_FEW_OUTPUTS),
+        Variant("conv.on_tiles", on_tiles.steps, on_tiles.supports, on_tiles.pays, few=_FEW_OUTPUTS),
+        Variant("conv.stem", stem.steps, stem.supports),
+        Variant("conv.few_filters", few_filters.steps, few_filters.supports, few_filters.pays),
+        Variant("conv.winograd_nhwc", winograd_nhwc.steps, winograd_nhwc.supports, winograd_nhwc.pays),
+        Variant("conv.nhwc", nhwc.steps, nhwc.supports, few_filters.fills_vectors),
+        Variant(
+            "conv.winograd_nchw", winograd_nchw.steps, winograd_nchw.supports, winograd_nchw.pays, few=_FEW_OUTPUTS
+        ),
+        Variant("conv.depthwise_nhwc", depthwise_nhwc.steps, depthwise_nhwc.supports),
+        Variant("conv.depthwise_nchw", depthwise_nchw.steps, depthwise_nchw.supports),
+        Variant("conv.pointwise_nchw", pointwise_nchw.steps, pointwise_nchw.supports, few=_FEW_OUTPUTS),
+        Variant("conv.direct", direct.steps, direct.supports, few=_FEW_OUTPUTS),
+    ),
+    CountedGather: (Variant("index.counted_gather", nonzero.counted_gather_steps),),
+    CumulativeSum: (Variant("index.cumulative_sum", cumulative_sum.steps),),
+    Custom: (Variant("common.custom", custom.steps),),
+    Fill: (Variant("loops.fill", fill.steps),),
+    Forest: (Variant("trees.forest", forest.steps),),
+    Gather: (Variant("index.gather", gather.steps),),
+    GatherElements: (Variant("index.gather_elements", gather.gather_elements_steps),),
+    GridSample: (Variant("image.grid_sample", grid_sample.steps),),
+    IntegerConvolution: (Variant("quantized.conv", quantized_conv.steps),),
+    LinearAttention: (Variant("attention.linear", linear.steps),),
+    Loop: (
+        Variant("loops.interleave", interleave.steps, interleave.supports),
+        Variant("loops.copy", copy.steps, copy.supports),
+        Variant("loops.loop", loop.fused_steps),
+    ),
+    NonMaxSuppression: (Variant("index.nms", nms.steps),),
+    NonZero: (Variant("index.nonzero", nonzero.steps),),
+    Pool: (
+        Variant("image.pool_nhwc", pool_nhwc.steps, pool_nhwc.supports),
+        Variant("image.pool_nchw", pool_nchw.steps, pool_nchw.supports),
+    ),
+    RandomStream: (Variant("loops.random_stream", random_stream.steps),),
+    Recurrence: (Variant("recurrent.recurrence", recurrence.steps),),
+    Resample: (Variant("image.resize", resize.steps),),
+    RoiAlign: (Variant("image.roi_align", roi_align.steps),),
+    Scatter: (Variant("index.scatter", scatter.steps),),
+    TopK: (Variant("index.top_k", top_k.steps),),
+    Unique: (Variant("index.unique", unique.steps),),
 }
 
+PAIRS = (
+    Variant(pointwise_depthwise.NAME, pointwise_depthwise.steps),
+    Variant(summed_pair.NAME, summed_pair.steps),
+)
+"""Variants that carry out two groups at once, by ``pipeline``."""
+BY_NAME = {variant.name: variant for variants in (*VARIANTS.values(), PAIRS) for variant in variants}
 
-def steps_of(group: Group, target: Target) -> list[Step]:
-    """The steps that carry out a group."""
+
+def choose(group: Group, analysis: Analysis) -> Choice:
+    """The variant that carries out a group."""
     with Reporting("compile", group.nodes[-1] if group.nodes else None):
-        return FAMILIES[type(group)](group, target)
+        policy, refusals = analysis.target.policy, list[tuple[str, str]]()
+        left_out = list[Variant]()
+        for variant in VARIANTS[type(group)]:
+            if (found := policy.refusal(variant.name)) is not None:
+                if variant.name not in policy.forbidden:
+                    left_out.append(variant)
+            elif (found := _refusal(variant, group, analysis)) is None:
+                return Choice(variant, tuple(refusals), _few(variant, group, analysis))
+            refusals.append((variant.name, found.reason))
+        for variant in left_out:  # no forced variant supports the group
+            if _refusal(variant, group, analysis) is None:
+                return Choice(variant, tuple(refusals), _few(variant, group, analysis))
+        raise NotImplemented(refusals[-1][1], where=", ".join(node.op_type for node in group.nodes))
+
+
+def _refusal(variant: Variant, group: Group, analysis: Analysis) -> Refusal | None:
+    is_forced = variant.name in analysis.target.policy.forced
+    return variant.supports(group, analysis) or (None if is_forced else variant.pays(group, analysis))
+
+
+def _few(variant: Variant, group: Group, analysis: Analysis) -> tuple[Only, Variant] | None:
+    """The sizes that another variant takes, and that variant."""
+    sizes = None if variant.few is None else variant.few.sizes(group, analysis)
+    if variant.few is None or sizes is None:
+        return None
+    *others, last = (BY_NAME[name] for name in variant.few.variants)
+    for other in others:
+        if analysis.target.policy.allows(other.name) and _refusal(other, group, analysis) is None:
+            return sizes, other
+    takes_last = analysis.target.policy.allows(last.name) and last.supports(group, analysis) is None
+    return (sizes, last) if takes_last else None
+
+
+def steps_of(group: Group, analysis: Analysis) -> list[Step]:
+    """The steps that carry out a group, by the variant that was chosen, or is chosen now for a group by itself."""
+    choice = analysis.choices.get(id(group)) or choose(group, analysis)
+    if choice.is_part_of_another:
+        return []
+    with Reporting("compile", group.nodes[-1] if group.nodes else None):
+        steps = choice.variant.steps
+        if choice.few is None:
+            made = steps(group, analysis)
+        else:
+            sizes, other = choice.few
+            made = either(sizes, analysis, partial(other.few_steps or other.steps, group), partial(steps, group))
+    return [replace(step, choice=choice) for step in made]
+
+
+def variants_that_support(group: Group, analysis: Analysis) -> list[str]:
+    """Every variant that could be forced to carry out a group."""
+    return [v.name for v in VARIANTS[type(group)] if v.supports(group, analysis) is None]

@@ -22,17 +22,17 @@ from sardonyx.lower.groups import Convolution, Group, Loop, Pool, Reduce, Resamp
 from sardonyx.providers.cpu.kernels.common.window import MIN_NHWC_LANES
 from sardonyx.providers.cpu.kernels.conv import few_filters, few_outputs, nhwc, on_tiles, stem
 from sardonyx.providers.cpu.layout import merge_convs, nhwc_edges
-from sardonyx.providers.cpu.program.steps import Target
+from sardonyx.providers.cpu.program.analysis import Analysis
 
 MIN_FILTERS = 4
 """Filters and channels of each group of a grouped convolution, at least: with fewer, too many lanes are empty."""
 
 
-def to_nhwc(groups: Sequence[Group], target: Target) -> list[Group]:
+def to_nhwc(groups: Sequence[Group], analysis: Analysis) -> list[Group]:
     """The groups with NHWC images, merged convolutions and the copies that they need."""
-    if target.isa.lanes < MIN_NHWC_LANES:
+    if analysis.isa.lanes < MIN_NHWC_LANES:
         return list(groups)
-    wanted = {id(g) for g in groups if isinstance(g, Convolution) and _prefers_nhwc(g, target)}
+    wanted = {id(g) for g in groups if isinstance(g, Convolution) and _prefers_nhwc(g, analysis)}
     if not wanted:
         return list(groups)
     images = _candidates(groups, wanted)
@@ -40,12 +40,8 @@ def to_nhwc(groups: Sequence[Group], target: Target) -> list[Group]:
     images = _convertible(groups, wanted, images)
     made: list[Group] = []
     for group in merge_convs.merged([_with_nhwc_views(g, images) for g in groups]):
-        if (
-            isinstance(group, Convolution)
-            and _prefers_nhwc(group, target)
-            and on_tiles.terms_for(group, target) is None
-        ):
-            made += nhwc_edges.with_edge_copies(group, target.isa)
+        if isinstance(group, Convolution) and _prefers_nhwc(group, analysis) and not on_tiles.takes(group, analysis):
+            made += nhwc_edges.with_edge_copies(group, analysis.isa)
         else:
             made.append(group)
     return made
@@ -106,19 +102,27 @@ def _is_below(a: dims.Dim, b: Known) -> bool:
     return dims.at_least(dims.sub(dims.sub(b, 1), a), 0)
 
 
-def _prefers_nhwc(group: Convolution, target: Target) -> bool:
+def _prefers_nhwc(group: Convolution, analysis: Analysis) -> bool:
     """Whether a convolution is faster on NHWC images."""
     filters, channels = group.w.shape[0], group.w.shape[1]
-    if group.x.shape[1] == 0 or few_outputs.has_few_outputs(group, target) is True:
+    if group.x.shape[1] == 0 or few_outputs.has_few_outputs(group, analysis) is True:
         return False
-    if on_tiles.terms_for(group, target) is not None:
+    if on_tiles.takes(group, analysis):
         return True
-    if not nhwc.supports(group):
+    if not nhwc.suits(group) or not analysis.target.policy.allows(*_nhwc_variants(group, analysis)):
         return False
     if group.groups == 1:
-        return stem.has_few_channels(group) or few_filters.has_full_vectors(group, target.isa)
+        return stem.has_few_channels(group) or few_filters.has_full_vectors(group, analysis.isa)
     each = int(filters) // group.groups
     return each == channels == 1 or (each >= MIN_FILTERS and int(channels) >= MIN_FILTERS)
+
+
+def _nhwc_variants(group: Convolution, analysis: Analysis) -> list[str]:
+    """The kernel variants on vectors that could read the image as NHWC."""
+    if nhwc.is_depthwise(group):
+        return ["conv.depthwise_nhwc"]
+    few = ["conv.few_filters"] if few_filters.has_few_filters(group, analysis.isa) else []
+    return [*few, *(["conv.stem"] if stem.has_few_channels(group) else []), "conv.winograd_nhwc", "conv.nhwc"]
 
 
 # -- which storages become NHWC

@@ -19,12 +19,12 @@ from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Group, Pool, Storage, View
 from sardonyx.providers.cpu.kernels.common import nhwc_window
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry
-from sardonyx.providers.cpu.kernels.conv import depthwise_nhwc, few_outputs, int8_slices
+from sardonyx.providers.cpu.kernels.conv import depthwise_nhwc, int8_slices, summed_pair
 from sardonyx.providers.cpu.kernels.conv import on_tiles as conv_on_tiles
 from sardonyx.providers.cpu.kernels.conv.packed_image import PackedImageLayout, most_compact
 from sardonyx.providers.cpu.kernels.image.pool_nhwc import MAX
 from sardonyx.providers.cpu.language.values import bf16, f32
-from sardonyx.providers.cpu.program.steps import Target
+from sardonyx.providers.cpu.program.analysis import Analysis
 
 ADDED = (1, 3)
 """Terms in which an f32 image that is added to sums may be stored. Three represent f32 exactly, and one is what
@@ -54,9 +54,9 @@ class _Use:
     view: View
 
 
-def images(groups: Sequence[Group], target: Target) -> dict[Storage, Image]:
+def images(groups: Sequence[Group], analysis: Analysis) -> dict[Storage, Image]:
     """The intermediates that convolutions on tiles hand on."""
-    if not target.isa.amx:
+    if not analysis.isa.amx:
         return {}
     reads: dict[Storage, list[_Use]] = defaultdict(list)
     writes: dict[Storage, list[_Use]] = defaultdict(list)
@@ -65,12 +65,12 @@ def images(groups: Sequence[Group], target: Target) -> dict[Storage, Image]:
             reads[view.storage].append(_Use(group, view))
         for view in group.writes:
             writes[view.storage].append(_Use(group, view))
-    kinds = _Kinds.of(groups, reads, target)
+    kinds = _Kinds.of(groups, reads, analysis)
     found: dict[Storage, Image] = {}
     has_next: set[int] = set()
     for storage, writers in writes.items():
         group = writers[0].group
-        if storage.kind == "temporary" and len(writers) == 1 and storage not in target.summed_pairs:
+        if storage.kind == "temporary" and len(writers) == 1 and storage not in analysis.summed_pairs:
             count = kinds.terms(group, reads[storage])
             made = _image(writers[0].view, reads[storage], kinds, count) if count else None
             if made is not None and id(group) not in has_next:
@@ -93,11 +93,16 @@ class _Kinds:
     """Those that find the largest, for nobody but convolutions on tiles of one term."""
 
     @staticmethod
-    def of(groups: Sequence[Group], reads: Mapping[Storage, Sequence[_Use]], target: Target) -> _Kinds:
-        many = [g for g in groups if isinstance(g, Convolution) and few_outputs.has_few_outputs(g, target) is False]
-        sliced = {id(g) for g in many if conv_on_tiles.uses_int8_slices(g, target)}
-        on_tiles = {id(g): p for g in many if id(g) not in sliced and (p := conv_on_tiles.terms_for(g, target))}
-        sliding = {id(g) for g in groups if _slides(g, target)}
+    def of(groups: Sequence[Group], reads: Mapping[Storage, Sequence[_Use]], analysis: Analysis) -> _Kinds:
+        chosen = {id(g): (g, analysis.choices[id(g)].name) for g in groups if isinstance(g, Convolution)}
+        many = {number: one for number, one in chosen.items() if analysis.choices[number].few is None}
+        sliced = {number for number, (_, name) in many.items() if name == "conv.int8_slices"}
+        on_tiles = {
+            number: conv_on_tiles.terms(g, analysis)
+            for number, (g, name) in many.items()
+            if name in ("conv.on_tiles", summed_pair.NAME)
+        }
+        sliding = {id(g) for g in groups if _slides(g, analysis)}
         pools = [g for g in groups if isinstance(g, Pool) and id(g) in sliding and g.kind == MAX]
         moving = set()
         for g in pools:
@@ -117,21 +122,21 @@ class _Kinds:
         return wanted.pop() if len(wanted) == 1 else 0
 
 
-def packed_inputs(groups: Sequence[Group], target: Target) -> set[Storage]:
+def packed_inputs(groups: Sequence[Group], analysis: Analysis) -> set[Storage]:
     """Images that AMX convolutions read packed, written by other groups."""
     readers = (g for g in groups if isinstance(g, Convolution) and views.is_whole(g.x))
     return {
         g.x.storage
         for g in readers
-        if conv_on_tiles.terms_for(g, target) and not conv_on_tiles.supports_int8_slices(g, target)
+        if conv_on_tiles.takes(g, analysis) and conv_on_tiles.slices_refusal(g, analysis) is not None
     }
 
 
-def _slides(group: Group, target: Target) -> bool:
+def _slides(group: Group, analysis: Analysis) -> bool:
     """Whether a group is a window over an NHWC image that can read and write packed images."""
     if isinstance(group, Convolution):
-        return depthwise_nhwc.has_next(group, target)
-    return isinstance(group, Pool) and nhwc_window.supports_packed_images(group, target)
+        return depthwise_nhwc.has_next(group, analysis)
+    return isinstance(group, Pool) and nhwc_window.supports_packed_images(group, analysis)
 
 
 def _image(out: View, uses: Sequence[_Use], kinds: _Kinds, terms: int) -> Image | None:

@@ -16,14 +16,14 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Attention, Contraction, Group, Loop, Storage, View
-from sardonyx.providers.cpu.kernels.attention import amx
-from sardonyx.providers.cpu.kernels.common.matrices import of_known
-from sardonyx.providers.cpu.kernels.gemm import contraction, int8_slices
-from sardonyx.providers.cpu.kernels.gemm.contraction import OnTiles
+from sardonyx.providers.cpu.kernels.common.matrices import Problem, of_known, problem
+from sardonyx.providers.cpu.kernels.gemm import amx as gemm_amx
+from sardonyx.providers.cpu.kernels.gemm import int8_slices
 from sardonyx.providers.cpu.kernels.loops import loop
 from sardonyx.providers.cpu.kernels.split.bf16 import PANEL, STEP, PackedOperand, TiledOperand, step_elements
 from sardonyx.providers.cpu.language.values import bf16, i32
-from sardonyx.providers.cpu.program.steps import Only, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Only
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,28 @@ class _Made:
     flags_panel: Known
 
 
-def packed_operands(groups: Sequence[Group], target: Target) -> dict[Storage, PackedOperand]:
+@dataclass(frozen=True)
+class _TileProduct:
+    """A contraction on tiles."""
+
+    problem: Problem
+    terms: int | None
+    """In bf16 terms; None: in int8 slices."""
+    few: Only | None
+    """The rows for which it is on vectors."""
+
+    @staticmethod
+    def of(group: Contraction, analysis: Analysis) -> _TileProduct | None:
+        choice, p = analysis.choices[id(group)], problem(group)
+        if choice.name not in ("gemm.amx", "gemm.int8_slices"):
+            return None
+        terms = gemm_amx.terms(p, analysis) if choice.name == "gemm.amx" else None
+        return _TileProduct(p, terms, None if choice.few is None else choice.few[0])
+
+
+def packed_operands(groups: Sequence[Group], analysis: Analysis) -> dict[Storage, PackedOperand]:
     """The intermediates that their producers write in packed tiles."""
-    if not (target.isa.amx or target.isa.bf16_dot):
+    if not (analysis.isa.amx or analysis.isa.bf16_dot):
         return {}
     reads, writes = defaultdict[Storage, list[tuple[Group, View]]](list), defaultdict[Storage, list[Group]](list)
     for group in groups:
@@ -51,8 +70,8 @@ def packed_operands(groups: Sequence[Group], target: Target) -> dict[Storage, Pa
         for view in group.writes:
             writes[view.storage].append(group)
     products = [g for g in groups if isinstance(g, Contraction)]
-    on_tiles = {id(g): way for g in products if (way := contraction.on_tiles(g, target)) is not None}
-    packed_inputs = {number: way for number, way in on_tiles.items() if way.terms is not None}
+    on_tiles = {id(g): product for g in products if (product := _TileProduct.of(g, analysis)) is not None}
+    packed_inputs = {number: product for number, product in on_tiles.items() if product.terms is not None}
     found: dict[Storage, PackedOperand] = {}
     for storage, writers in writes.items():
         if storage.kind not in ("temporary", "output") or len(writers) > 1:
@@ -61,7 +80,7 @@ def packed_operands(groups: Sequence[Group], target: Target) -> dict[Storage, Pa
             id(g): packed_inputs[id(g)] for g, view in reads[storage] if id(g) in packed_inputs and view is _left(g)
         }
         try:
-            made = _made(writers[0], storage, on_tiles, target) if lefts else None
+            made = _made(writers[0], storage, on_tiles, analysis) if lefts else None
             one = None if made is None else _packed_operand(made, storage, list(lefts.values()), len(reads[storage]))
         except NotImplemented:  # sizes that are too long expressions
             continue
@@ -74,7 +93,7 @@ def _left(group: Group) -> View | None:
     return group.a if isinstance(group, Contraction) else None
 
 
-def _packed_operand(made: _Made, storage: Storage, lefts: Sequence[OnTiles], reads: int) -> PackedOperand | None:
+def _packed_operand(made: _Made, storage: Storage, lefts: Sequence[_TileProduct], reads: int) -> PackedOperand | None:
     """``lefts`` are the products that read it as their left operand, out of all that read it."""
     terms = made.terms or lefts[0].terms
     assert terms is not None
@@ -89,9 +108,9 @@ def _packed_operand(made: _Made, storage: Storage, lefts: Sequence[OnTiles], rea
     return replace(found, has_unpacked=has_unpacked)
 
 
-def _made(group: Group, storage: Storage, on_tiles: dict[int, OnTiles], target: Target) -> _Made | None:
+def _made(group: Group, storage: Storage, on_tiles: dict[int, _TileProduct], analysis: Analysis) -> _Made | None:
     if isinstance(group, Attention):
-        return _context(group, target)
+        return _context(group, analysis)
     if isinstance(group, Loop):
         return _rows(group, storage)
     maker = on_tiles.get(id(group))
@@ -116,11 +135,11 @@ def _rows(group: Loop, storage: Storage) -> _Made | None:
     return _Made(rows, columns, None, None, rows, PANEL)
 
 
-def _context(group: Attention, target: Target) -> _Made | None:
+def _context(group: Attention, analysis: Analysis) -> _Made | None:
     """What heads of whole steps see, side by side in a row."""
     batch, heads, rows, width = group.out.shape
     is_even = isinstance(width, int) and width % STEP == 0 and isinstance(heads, int)
-    if not is_even or amx.terms_for((group.q, group.k, group.v, group.out), target) is None:
+    if not is_even or analysis.choices[id(group)].name != "attention.amx":
         return None
     if not views.is_whole(views.permuted(group.out, (0, 2, 1, 3))):
         return None

@@ -38,16 +38,16 @@ from sardonyx.lower.rules.pointwise import as_type
 from sardonyx.providers.cpu.kernels.common.window import MIN_NHWC_LANES
 from sardonyx.providers.cpu.kernels.image.pool_nhwc import MAX
 from sardonyx.providers.cpu.language.values import bf16, f16, f32
+from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity
-from sardonyx.providers.cpu.program.steps import Target
 
 MIN_PRODUCTS = 16
 """Products of each element of a narrow image from which on an f32 copy of that image pays."""
 
 
-def widened(groups: Sequence[Group], target: Target) -> list[Group]:
+def widened(groups: Sequence[Group], analysis: Analysis) -> list[Group]:
     """The groups, with narrow images and weights of convolutions in f32."""
-    if target.isa.amx or target.isa.lanes < MIN_NHWC_LANES:
+    if analysis.isa.amx or analysis.isa.lanes < MIN_NHWC_LANES:
         return list(groups)
     narrow = {id(g) for g in groups if isinstance(g, Convolution) and _is_narrow(g)}
     if not narrow:

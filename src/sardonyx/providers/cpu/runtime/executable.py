@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sardonyx.lower.groups import View
     from sardonyx.lower.states import State
     from sardonyx.partition.provider import Executable, Part
+    from sardonyx.providers.cpu.program.steps import Step
     from sardonyx.providers.cpu.runtime.profile import Recorder
     from sardonyx.providers.cpu.runtime.step_table import StepTable
 
@@ -365,7 +366,7 @@ class CpuExecutable:
             return other.memory(shapes)
 
     def rows(self) -> list[StepRow]:
-        return [StepRow(s.spec.name, s.variant, tuple(n.label for n in s.nodes)) for s in self.table.steps]
+        return [_row(step) for step in self.table.steps]
 
     @property
     def packed_nbytes(self) -> int:
@@ -448,3 +449,12 @@ def _results(shape: Shape, places: Mapping[int, Array], args: Sequence[Array]) -
         if is_alike and flags.writeable and flags.aligned and not any(np.may_share_memory(place, a) for a in args):
             usable[i] = place
     return shape.outputs_in(usable) if usable else shape.new_outputs()
+
+
+def _row(step: Step) -> StepRow:
+    nodes, choice = tuple(node.label for node in step.nodes), step.choice
+    if choice is None:
+        return StepRow(step.spec.name, step.variant, nodes)
+    is_few = choice.few is not None and step.only == choice.few[0]
+    chosen = choice.few[1].name if choice.few is not None and is_few else choice.name
+    return StepRow(step.spec.name, step.variant, nodes, chosen, choice.refusals)

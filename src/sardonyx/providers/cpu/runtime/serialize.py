@@ -42,7 +42,8 @@ PLAIN = (
 
 def settings(provider: CpuProvider) -> str:
     """Everything but the part itself that decides its code."""
-    return repr((isa.current(), provider.precision, provider.threads))
+    policy = sorted(provider.policy.forced), sorted(provider.policy.forbidden)
+    return repr((isa.current(), provider.precision, provider.threads, policy))
 
 
 def serialize(executable: CpuExecutable) -> tuple[dict[str, Any], list[Array]]:

@@ -33,8 +33,9 @@ from typing import Any
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
-from sardonyx.lower.groups import View
+from sardonyx.lower.groups import Attention, View
 from sardonyx.providers.cpu.kernels.attention.config import params, softmax_exp
+from sardonyx.providers.cpu.kernels.attention.operands import Operands
 from sardonyx.providers.cpu.kernels.common.loop_nest import known
 from sardonyx.providers.cpu.kernels.gemm.amx import TERMS
 from sardonyx.providers.cpu.kernels.gemm.macro_tile import MICRO_TILE, MICRO_TILE_NBYTES
@@ -64,7 +65,9 @@ from sardonyx.providers.cpu.language.amx import Tiles
 from sardonyx.providers.cpu.language.dsl import Kernel, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, Var, bf16, bool_, f16, f32, i8, i32, u32
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
-from sardonyx.providers.cpu.program.steps import Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Step
+from sardonyx.providers.cpu.program.variants import Refusal
 
 KEYS = 128
 """Keys of a block: 16 KiB of scores and 8 KiB of each term of p fit L1 together."""
@@ -78,11 +81,12 @@ _PER_ROW = HALF + 3
 """f32 numbers stored for each row: sixteen partial sums of p, row_max, safe_max and correction."""
 
 
-def terms_for(views: tuple[View, ...], target: Target) -> int | None:
-    """The number of bf16 terms; None if AMX or the types do not allow this kernel."""
-    if not target.isa.amx or any(v.dtype not in (f32, bf16, f16) for v in views):
-        return None
-    return TERMS[target.precision]
+def supports(group: Attention, analysis: Analysis) -> Refusal | None:
+    if not analysis.isa.amx:
+        return Refusal(f"no tiles on {analysis.isa.name}")
+    if any(v.dtype not in (f32, bf16, f16) for v in (group.q, group.k, group.v, group.out)):
+        return Refusal("of other types than f32, f16 and bf16")
+    return None
 
 
 def mask_class(mask: View | None) -> str:
@@ -92,14 +96,20 @@ def mask_class(mask: View | None) -> str:
     return "rows" if mask.strides[3] == 1 else "any"
 
 
-def variant(terms: int, target: Target) -> str:
-    products = len(PRODUCTS[terms])
-    plural = "" if terms == 1 else "s"
+def steps(group: Attention, analysis: Analysis) -> list[Step]:
+    operands, terms = Operands.of(group, analysis), TERMS[analysis.precision]
+    packed, products, plural = operands.packed, len(PRODUCTS[terms]), "" if terms == 1 else "s"
+    spec = attention_amx(
+        **operands.statics, packed_terms=0 if packed is None else packed.terms, has_unpacked=operands.has_unpacked,
+        mask=mask_class(group.mask), terms=terms,
+    )  # fmt: skip
     how = f"{products} product{plural} of {terms} bf16 term{plural} on tiles, {PANEL} rows by {KEYS} keys"
-    return f"{target.precision}: {how}"
+    variant = f"{analysis.precision}: {how}" + ("" if packed is None else f"; {packed.description}")
+    scratch = _scratch_nbytes(terms, group.k.shape[2], group.q.shape[3], group.v.shape[3])
+    return [*operands.before, operands.step(spec, scratch, variant)]
 
 
-def scratch_nbytes(terms: int, keys: Known, width: Known, value_width: Known) -> Known:
+def _scratch_nbytes(terms: int, keys: Known, width: Known, value_width: Known) -> Known:
     size = step_elements(terms) * 2
     key_steps, steps, panels = (known(dims.ceildiv(d, PANEL)) for d in (keys, width, value_width))
     fixed = PANEL * (_PER_ROW + KEYS) * 4 + MICRO_TILE_NBYTES + KEYS // STEP * size

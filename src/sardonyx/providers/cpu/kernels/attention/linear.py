@@ -12,7 +12,8 @@ from sardonyx.lower.groups import LinearAttention
 from sardonyx.providers.cpu.kernels.common.loop_nest import known, product
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, f32, i64
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
 
 _SIZES = ("batch", "heads", "shared", "tokens", "width", "columns")
 _AXES = {"q": 3, "k": 3, "v": 3, "o": 3, "n": 3, "p": 3, "f": 4, "r": 3}
@@ -26,7 +27,7 @@ def _params(*, dtypes: tuple[tuple[str, DType], ...]) -> Params:
     return {**memory, **dict.fromkeys(_SIZES, i64), **strides, "scale": f32}
 
 
-def steps(group: LinearAttention, target: Target) -> list[Step]:
+def steps(group: LinearAttention, analysis: Analysis) -> list[Step]:
     named = {
         "q": group.q, "k": group.k, "v": group.v, "o": group.out, "n": group.present, "p": group.past,
         "f": group.decay, "r": group.beta,
@@ -42,7 +43,7 @@ def steps(group: LinearAttention, target: Target) -> list[Step]:
         args[f"{name}_"] = Ref.of(view)
         args |= {f"{name}{axis}": view.strides[axis] for axis in range(_AXES[name])}
     spec = linear_attention(dtypes=tuple((name, view.dtype) for name, view in views.items()))
-    scratch = known(dims.mul(width, target.isa.lanes * 4))
+    scratch = known(dims.mul(width, analysis.isa.lanes * 4))
     flops = known(dims.mul(4, product((batch, heads, tokens, width, columns))))
     return [Step(spec, args, frozenset(("o_", "n_")), group.nodes, scratch, flops)]
 

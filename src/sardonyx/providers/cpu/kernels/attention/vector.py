@@ -18,19 +18,17 @@ from dataclasses import dataclass, replace
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
-from sardonyx.ir.graph import Node
-from sardonyx.ir.scalar import Emitter, Expr, trace
-from sardonyx.lower.groups import Apply, Attention, Expression, Loop, Storage, View
-from sardonyx.providers.cpu.kernels.attention import amx
-from sardonyx.providers.cpu.kernels.attention.config import AXES, MASK_STRIDES, params, softmax_exp
+from sardonyx.lower.groups import Attention, View
+from sardonyx.providers.cpu.kernels.attention.config import params, softmax_exp
+from sardonyx.providers.cpu.kernels.attention.operands import Operands
 from sardonyx.providers.cpu.kernels.common.loop_nest import known
-from sardonyx.providers.cpu.kernels.loops import loop
 from sardonyx.providers.cpu.kernels.math import functions
 from sardonyx.providers.cpu.kernels.math.transpose import transposed
-from sardonyx.providers.cpu.language.dsl import Kernel, Spec, kernel
+from sardonyx.providers.cpu.language.dsl import Kernel, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, Var, bool_, f32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
-from sardonyx.providers.cpu.program.steps import Only, Ref, Step, Target, either
+from sardonyx.providers.cpu.program.analysis import Analysis, either
+from sardonyx.providers.cpu.program.steps import Only, Step
 
 KEYS = 128
 """Keys of a block: their scores take 16 KiB for 32 rows, half of a small L1."""
@@ -324,65 +322,24 @@ class _MaskScores:
         self.row_max[i].set(k.max(self.row_max[i], s))
 
 
-def steps(group: Attention, target: Target) -> list[Step]:
-    before: list[Step] = []
-    q, keys, values = (_contiguous(v, group.nodes, target, before) for v in (group.q, group.k, group.v))
-    views = (q, keys, values, group.out)
-    assert group.out.strides[3] == 1
-    batch, heads, rows, width = q.shape
-    value_width, count = values.shape[3], keys.shape[2]
-    statics = dict(
-        dtypes=tuple(v.dtype for v in views), causal=group.causal, softcap=group.softcap,
-        mask_dtype=f32 if group.mask is None else group.mask.dtype,
-    )  # fmt: skip
-    args: dict[str, Ref | Known | float] = dict(
-        q=Ref.of(q), k_=Ref.of(keys), v=Ref.of(values), batch=batch, heads=heads,
-        shared=known(dims.floordiv(heads, keys.shape[1])), rows=rows, keys=count, width=width,
-        value_width=value_width, past=group.past, scale=group.scale,
-    )  # fmt: skip
-    for name, view in zip("qkvo", views, strict=True):
-        args |= {f"{name}_{axis}": stride for axis, stride in zip(AXES, view.strides, strict=False)}
-    if group.mask is not None:
-        args |= {"mask_": Ref.of(group.mask), **dict(zip(MASK_STRIDES, group.mask.strides, strict=True))}
-    terms, packed = amx.terms_for(views, target), target.packed_operands.get(group.out.storage)
-    has_unpacked = packed is None or packed.has_unpacked
-    written: dict[str, Ref | Known | float] = {"out": Ref.of(group.out)} if has_unpacked else {}
-    if packed is not None:
-        written |= {"tiles": Ref(packed.tiled.tiles), "flags": Ref(packed.tiled.flags)}
-    pairs = dims.product((batch, heads, rows, count))
-
-    def step(spec: Spec, scratch_nbytes: Known, variant: str) -> Step:
-        return Step(
-            spec,
-            args | written,
-            frozenset(written),
-            group.nodes,
-            scratch_nbytes=scratch_nbytes,
-            flops=known(dims.mul(pairs, dims.mul(2, dims.add(width, value_width)))),
-            nbytes=known(dims.total(dims.mul(dims.product(v.shape), v.dtype.bits // 8) for v in views)),
-            variant=variant,
-        )
-
-    if terms is not None:
-        statics |= dict(packed_terms=0 if packed is None else packed.terms, has_unpacked=has_unpacked)
-        spec = amx.attention_amx(**statics, mask=amx.mask_class(group.mask), terms=terms)
-        variant = amx.variant(terms, target) + ("" if packed is None else f"; {packed.description}")
-        return [*before, step(spec, amx.scratch_nbytes(terms, count, width, value_width), variant)]
-
-    lanes = target.isa.lanes
+def steps(group: Attention, analysis: Analysis) -> list[Step]:
+    operands, lanes = Operands.of(group, analysis), analysis.isa.lanes
+    rows, width, value_width = group.q.shape[2], group.q.shape[3], group.v.shape[3]
     widths = dims.add(_round_up(width, lanes), _round_up(value_width, lanes))
 
     def blocked(shape: Blocking) -> list[Step]:
         block = shape.vectors * lanes
-        spec = attention(**statics, mask=_mask_class(group.mask), vectors=shape.vectors, columns=shape.columns)
-        return [step(spec, known(dims.mul(dims.add(widths, KEYS), 4 * block)), f"{block} rows by {KEYS} keys")]
+        spec = attention(**operands.statics, mask=_mask_class(group.mask), vectors=shape.vectors, columns=shape.columns)
+        scratch = known(dims.mul(dims.add(widths, KEYS), 4 * block))
+        return [operands.step(spec, scratch, f"{block} rows by {KEYS} keys")]
 
-    several, single = blocking(target.isa), single_vector_blocking(target.isa)
+    several, single = blocking(analysis.isa), single_vector_blocking(analysis.isa)
     if isinstance(rows, int):
-        return [*before, *blocked(single if rows <= lanes else several)]
-    if not target.is_stepwise:
-        return [*before, *blocked(several)]
-    return [*before, *either(Only(rows, most=lanes), target, lambda _: blocked(single), lambda _: blocked(several))]
+        return [*operands.before, *blocked(single if rows <= lanes else several)]
+    if not analysis.is_stepwise:
+        return [*operands.before, *blocked(several)]
+    few = Only(rows, most=lanes)
+    return [*operands.before, *either(few, analysis, lambda _: blocked(single), lambda _: blocked(several))]
 
 
 def _round_up(size: Known, to: int) -> Known:
@@ -395,20 +352,3 @@ def _mask_class(mask: View | None) -> str:
     if mask.strides[2] == 0:
         return "keys"
     return "rows" if mask.strides[3] == 1 else "any"
-
-
-def _identity(e: Emitter, x: Expr) -> Expr:
-    return x
-
-
-def _contiguous(view: View, nodes: tuple[Node, ...], target: Target, before: list[Step]) -> View:
-    """The view, or a copy of it whose last axis is contiguous."""
-    if view.strides[3] == 1:
-        return view
-    strides: list[Known] = [1]
-    for d in reversed(view.shape[1:]):
-        strides.insert(0, known(dims.mul(strides[0], d)))
-    copy = View(Storage("temporary", view.dtype, known(dims.product(view.shape))), view.shape, tuple(strides))
-    expression = Expression((view.dtype,), (Apply(trace(_identity, (True,)), (0,), view.dtype),), (1,))
-    before += loop.steps(Loop(nodes, view.shape, 0, (view,), expression, (copy,)), target)
-    return copy

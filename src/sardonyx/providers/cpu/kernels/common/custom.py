@@ -6,10 +6,11 @@ from sardonyx.errors import InvalidGraph
 from sardonyx.ir.dims import Expr, Known
 from sardonyx.lower.groups import Custom, View
 from sardonyx.providers.cpu.language.dsl import Spec
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
 
 
-def steps(group: Custom, target: Target) -> list[Step]:
+def steps(group: Custom, analysis: Analysis) -> list[Step]:
     spec, where = group.kernel, group.nodes[0].label
     if not isinstance(spec, Spec):
         raise InvalidGraph("a custom kernel must be written in the kernel language", where=where, got=repr(spec))

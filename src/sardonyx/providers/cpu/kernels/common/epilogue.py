@@ -26,7 +26,8 @@ from sardonyx.providers.cpu.kernels.math import scalar_program
 from sardonyx.providers.cpu.language.dsl import Kernel, Params
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, i32, i64, register_dtype
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
-from sardonyx.providers.cpu.program.steps import Ref, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -110,11 +111,12 @@ class Epilogue:
         given = (*p.extra, *p.outputs)
         return {a: v for (name, _), x in zip(self.names, given, strict=True) for a, v in x.args(name).items()}
 
-    def with_non_temporal_stores(self, views: Sequence[View], target: Target) -> Epilogue:
+    def with_non_temporal_stores(self, views: Sequence[View], analysis: Analysis) -> Epilogue:
         """The same, with non-temporal stores of the outputs that exceed the caches."""
         seen = zip(self.outputs, views, strict=True)
         return replace(
-            self, outputs=tuple(replace(y, is_non_temporal=target.writes_non_temporal(view)) for y, view in seen)
+            self,
+            outputs=tuple(replace(y, is_non_temporal=analysis.target.writes_non_temporal(view)) for y, view in seen),
         )
 
     @property

@@ -34,7 +34,8 @@ from sardonyx.providers.cpu.kernels.split.bf16 import HALF
 from sardonyx.providers.cpu.language.dsl import Kernel, Params
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, Var, f32, i64, register_dtype, u16, u64
 from sardonyx.providers.cpu.machine.isa import Isa
-from sardonyx.providers.cpu.program.steps import Ref, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref
 
 WIDTHS = (7, 8, 6, 5)
 """Pixels of a micro-tile, in order of preference: enough accumulators to hide the latency of an addition."""
@@ -94,12 +95,12 @@ class NhwcWindow:
     args: dict[str, Ref | Known | float]
 
     @staticmethod
-    def of(group: Convolution | Pool, target: Target, *, allow_nchw_output: bool = False) -> NhwcWindow | None:
+    def of(group: Convolution | Pool, analysis: Analysis, *, allow_nchw_output: bool = False) -> NhwcWindow | None:
         """None where the input or an output is not NHWC. With ``allow_nchw_output`` outputs may be NCHW; they are then
         stored element by element.
         """
-        isa, images = target.isa, [target.images[v.storage] for v in group.outputs if v.storage in target.images]
-        source = target.images.get(group.x.storage)
+        isa, images = analysis.isa, [analysis.images[v.storage] for v in group.outputs if v.storage in analysis.images]
+        source = analysis.images.get(group.x.storage)
         source = None if source is None or source.has_unpacked else source
         geometry = WindowGeometry.of(group, collapse=not images and source is None)
         is_nchw_output = any(v.strides[1] != 1 for v in geometry.outputs)
@@ -109,7 +110,7 @@ class NhwcWindow:
             return None
         extra, outputs = ([nhwc_matrix(v) for v in seen] for seen in (geometry.extra, geometry.outputs))
         if images:
-            epilogue, more = on_tiles.epilogue_of(group, geometry, target)
+            epilogue, more = on_tiles.epilogue_of(group, geometry, analysis)
         else:
             epilogue, more = Epilogue.over(group.epilogue, extra, outputs, group.box[1], 3)
         if any(x.columns not in (UNIT, BROADCAST) for x in epilogue.extra):
@@ -131,12 +132,12 @@ class NhwcWindow:
         return NhwcWindow(geometry, config, x_dtype, epilogue, {**seen, "channels": channels, "room": room, **more})
 
 
-def supports_packed_images(group: Convolution | Pool, target: Target) -> bool:
+def supports_packed_images(group: Convolution | Pool, analysis: Analysis) -> bool:
     """Whether a group of one output may read a packed image of one bf16 term, and pack its result."""
     out, *others = group.outputs
-    if others or group.x.dtype is not f32 or out.dtype is not f32 or target.isa.lanes != HALF:
+    if others or group.x.dtype is not f32 or out.dtype is not f32 or analysis.isa.lanes != HALF:
         return False
-    return NhwcWindow.of(group, replace(target, images={})) is not None
+    return NhwcWindow.of(group, replace(analysis, images={})) is not None
 
 
 def _has_half_block(layout: PackedImageLayout) -> bool:

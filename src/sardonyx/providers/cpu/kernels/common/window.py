@@ -14,16 +14,27 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
-from sardonyx.lower.groups import Convolution, Pool, View, Window
+from sardonyx.lower.groups import Apply, Convolution, Pool, View, Window
 from sardonyx.providers.cpu.kernels.common.epilogue import Access, Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix
 from sardonyx.providers.cpu.language.dsl import Params
-from sardonyx.providers.cpu.language.values import Val, i64
+from sardonyx.providers.cpu.language.values import Val, bf16, f16, f32, f64, i64, register_dtype
 from sardonyx.providers.cpu.program.steps import Ref
+from sardonyx.providers.cpu.program.variants import Refusal
 
 AXES = ("z", "y", "x")
 MIN_NHWC_LANES = 8
 """Vector lanes from which on images are laid out as NHWC (``layout.nhwc``)."""
+
+
+def refusal(group: Convolution) -> Refusal | None:
+    """Why no kernel computes a convolution: its types, or what follows the sums."""
+    x, w = group.x.dtype, group.w.dtype
+    if x not in (f32, f64, f16, bf16) or register_dtype(x) is not register_dtype(w):
+        return Refusal(f"convolutions of {x} with weights of {w} are not compiled")
+    if not all(isinstance(step, Apply) for step in group.epilogue.steps):
+        return Refusal("the epilogue of a convolution contains a reduction")
+    return None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from typing import Any
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
-from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.kernels.common.block_epilogue import BlockEpilogue
 from sardonyx.providers.cpu.kernels.common.epilogue import BROADCAST, Epilogue
@@ -32,13 +31,15 @@ from sardonyx.providers.cpu.kernels.common.image_block import (
     layout_params,
 )
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, number, of_known
-from sardonyx.providers.cpu.kernels.common.window import Taps, WindowGeometry, geometry_params, sizes
+from sardonyx.providers.cpu.kernels.common.window import Taps, WindowGeometry, geometry_params, refusal, sizes
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_b
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype
 from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.providers.cpu.program.variants import Refusal
 
 MAX_TILED_TAPS, HEIGHTS = 25, (7, 4)
 """Taps up to which several rows of outputs are accumulated at once, and how many rows: halved 224-pixel images have a
@@ -72,9 +73,14 @@ class DepthwiseConfig:
         return ScratchLayout(self.taps, self.dtype, lanes_of(lanes, self.dtype), 1)
 
 
-def steps(group: Convolution, isa: Isa, per_channel: Known) -> list[Step]:
-    """``per_channel`` filters read each channel."""
-    geometry, dtype = WindowGeometry.of(group), register_dtype(group.x.dtype)
+def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
+    is_depthwise = group.groups > 1 and group.w.shape[1] == 1
+    return refusal(group) if is_depthwise else Refusal("filters read more than one channel")
+
+
+def steps(group: Convolution, analysis: Analysis) -> list[Step]:
+    isa, geometry, dtype = analysis.isa, WindowGeometry.of(group), register_dtype(group.x.dtype)
+    per_channel = of_known(dims.exact_div(group.w.shape[0], group.groups))
     epilogue, more = geometry.epilogue(group)
     rows = _rows(geometry, isa)
     is_register_epilogue = rows > 0 and _is_register_epilogue(geometry, epilogue, lanes_of(isa.lanes, dtype))

@@ -9,7 +9,6 @@ from typing import Any
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
-from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem
@@ -20,19 +19,27 @@ from sardonyx.providers.cpu.kernels.common.nhwc_window import (
     nhwc_window_params,
     supports_packed_images,
 )
+from sardonyx.providers.cpu.kernels.common.window import refusal
+from sardonyx.providers.cpu.kernels.conv import nhwc
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_b
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val
 from sardonyx.providers.cpu.machine.isa import Isa
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.providers.cpu.program.variants import Refusal
 
 
-def steps(group: Convolution, target: Target, per_channel: Known) -> list[Step] | None:
-    """None where several (``per_channel``) filters read each channel, or an operand is not NHWC."""
-    found = NhwcWindow.of(group, target) if per_channel == 1 else None
-    if found is None:
-        return None
-    isa = target.isa
+def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
+    if not nhwc.is_depthwise(group) or group.w.shape[0] != group.groups:
+        return Refusal("not one filter for each channel")
+    is_nhwc = NhwcWindow.of(group, analysis) is not None
+    return refusal(group) or (None if is_nhwc else Refusal("the image or a result is not NHWC"))
+
+
+def steps(group: Convolution, analysis: Analysis) -> list[Step]:
+    isa, found = analysis.isa, NhwcWindow.of(group, analysis)
+    assert found is not None
     config, geometry = found.config, found.geometry
     before, weights = weights_of(group, config, isa)
     spec = conv_depthwise_nhwc(config=config, x_dtype=found.x_dtype, epilogue=found.epilogue)
@@ -51,10 +58,10 @@ def weights_of(group: Convolution, config: NhwcWindowConfig, isa: Isa) -> tuple[
     return packed_b(problem, config.dtype, config.lanes(isa), isa)
 
 
-def has_next(group: Convolution, target: Target) -> bool:
+def has_next(group: Convolution, analysis: Analysis) -> bool:
     """Whether a convolution is carried out here, and takes and writes images in bf16 terms."""
     is_depthwise = group.groups > 1 and group.w.shape[1] == 1 and group.w.shape[0] == group.groups
-    return is_depthwise and supports_packed_images(group, target)
+    return is_depthwise and supports_packed_images(group, analysis)
 
 
 def _params(config: NhwcWindowConfig, x_dtype: DType, epilogue: Epilogue) -> Params:

@@ -1,4 +1,4 @@
-"""Direct convolution of NCHW images by vector multiply-adds, outputs along the lanes; and the choice among variants.
+"""Direct convolution of NCHW images by vector multiply-adds, outputs along the lanes.
 
 A micro-tile is MR filters by NV vectors of neighbouring outputs. For each channel and tap, NV vectors of the image
 block (``common.image_block``) are multiplied by MR broadcast weights, which are packed as [group][filters /
@@ -12,7 +12,7 @@ the number of threads.
 each tile of filters, the weights of a K-block (in L1) are applied to all outputs of the block, whose accumulators are
 in scratch. Meanwhile the lines that the next tile of outputs reads are prefetched into L1. The grid is (batch, group,
 plane, block, chunk of filters); a thread whose next chunk has the same block reuses it. Blocks depend on sizes and
-caches, chunks on sizes only. Pointwise windows are left to ``conv.pointwise_nchw``.
+caches, chunks on sizes only.
 
 Window sizes are run-time numbers: tap offsets are looked up in a table, which is cheap next to the products of a
 tile, and one kernel serves all windows.
@@ -22,13 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from sardonyx.dtypes import DType
-from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
-from sardonyx.lower.groups import Apply, Convolution
+from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.kernels.common.block_epilogue import BlockEpilogue
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, is_cheap
 from sardonyx.providers.cpu.kernels.common.image_block import (
@@ -42,21 +40,7 @@ from sardonyx.providers.cpu.kernels.common.image_block import (
     layout_params,
 )
 from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
-from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, sizes
-from sardonyx.providers.cpu.kernels.conv import (
-    depthwise_nchw,
-    depthwise_nhwc,
-    few_filters,
-    few_outputs,
-    int8_slices,
-    nhwc,
-    on_tiles,
-    pointwise_depthwise,
-    pointwise_nchw,
-    stem,
-    winograd_nchw,
-    winograd_nhwc,
-)
+from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, refusal, sizes
 from sardonyx.providers.cpu.kernels.conv.filter_tile import (
     FilterTile,
     channels_per_block,
@@ -66,9 +50,10 @@ from sardonyx.providers.cpu.kernels.conv.filter_tile import (
 )
 from sardonyx.providers.cpu.kernels.gemm.vector import accumulate, lanes_of
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.language.values import Buf, Tile, Val, Var, bf16, f16, f32, f64, i64, register_dtype
-from sardonyx.providers.cpu.machine.isa import Isa
-from sardonyx.providers.cpu.program.steps import Only, Step, Target, either
+from sardonyx.providers.cpu.language.values import Buf, Tile, Val, Var, i64, register_dtype
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Step
+from sardonyx.providers.cpu.program.variants import Refusal
 
 
 @dataclass(frozen=True)
@@ -88,73 +73,13 @@ class DirectConvConfig:
     """There is one K-block only, and the epilogue is cheap: it is applied to registers."""
 
 
-def supports(x: DType, w: DType) -> str | None:
-    """Why a convolution of these types is not compiled; None if it is."""
-    if x not in (f32, f64, f16, bf16) or register_dtype(x) is not register_dtype(w):
-        return f"convolutions of {x} with weights of {w} are not compiled"
-    return None
+def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
+    return refusal(group)
 
 
-def steps(group: Convolution, target: Target) -> list[Step]:
-    reason = supports(group.x.dtype, group.w.dtype)
-    if reason is None and not all(isinstance(step, Apply) for step in group.epilogue.steps):
-        reason = "the epilogue of a convolution contains a reduction"
-    if reason is not None:
-        raise NotImplemented(reason, where=", ".join(node.op_type for node in group.nodes))
-    if any(v.storage in target.fused_pairs or v.storage in target.summed_pairs for v in group.outputs):
-        return []
-    both = next((target.summed_pairs[v.storage] for v in group.extra if v.storage in target.summed_pairs), None)
-    if both is not None:
-        return on_tiles.steps(both.first, 1, target, both.second)
-    if group.x.storage in target.fused_pairs:
-        return pointwise_depthwise.steps(target.fused_pairs[group.x.storage], group, target)
-    terms, is_nhwc = on_tiles.terms_for(group, target), _supports_nhwc(group, target.isa)
-    if terms is None and (first := stem.as_stem(group, target.isa)) is not None:
-        return nhwc.steps(first.group, target, first)
-    if is_nhwc and terms is None:
-        return _nhwc_steps(group, target)
-    few = few_outputs.has_few_outputs(group, target)
-    if isinstance(few, Only):
-        quick = _nhwc_steps if is_nhwc else few_outputs.steps
-        return either(few, target, partial(quick, group), partial(_general_steps, group, terms))
-    return few_outputs.steps(group, target) if few else _general_steps(group, terms, target)
-
-
-def _general_steps(group: Convolution, terms: int | None, target: Target) -> list[Step]:
-    if terms is None:
-        return vector_steps(group, target)
-    uses_int8_slices = on_tiles.uses_int8_slices(group, target)
-    return int8_slices.steps(group, target) if uses_int8_slices else on_tiles.steps(group, terms, target)
-
-
-def _nhwc_steps(group: Convolution, target: Target) -> list[Step]:
-    if few_filters.supports(group, target.isa):
-        return few_filters.steps(group, target)
-    if winograd_nhwc.supports(group, target):
-        return winograd_nhwc.steps(group, target)
-    return nhwc.steps(group, target)
-
-
-def _supports_nhwc(group: Convolution, isa: Isa) -> bool:
-    is_depthwise = group.groups > 1 and group.w.shape[1] == 1
-    is_here = not is_depthwise and nhwc.supports(group) and nhwc.has_nhwc_views(group)
-    return is_here and few_filters.has_full_vectors(group, isa)
-
-
-def vector_steps(group: Convolution, target: Target) -> list[Step]:
-    """The steps of the variant that computes with vector multiply-adds."""
-    isa, geometry, dtype = target.isa, WindowGeometry.of(group), register_dtype(group.x.dtype)
+def steps(group: Convolution, analysis: Analysis) -> list[Step]:
+    isa, geometry, dtype = analysis.isa, WindowGeometry.of(group), register_dtype(group.x.dtype)
     channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
-    if winograd_nchw.supports(group, target):
-        return winograd_nchw.steps(group, target)
-    if channels == 1 and group.groups > 1:
-        return depthwise_nhwc.steps(group, target, filters) or depthwise_nchw.steps(group, isa, filters)
-    if geometry.is_flat_pointwise and geometry.has_unit_stride:
-        return pointwise_nchw.steps(group, target)
-    close = pointwise_nchw.with_dense_copy(group, geometry, target)
-    if close is not None:
-        copying, group = close
-        return [*copying, *pointwise_nchw.steps(group, target)]
     shape = FilterTile.of(isa, filters)
     is_register_epilogue = (
         geometry.rows_are_contiguous and is_shallow(geometry.taps, channels) and is_cheap(group.epilogue)

@@ -21,6 +21,7 @@ from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilog
 from sardonyx.providers.cpu.kernels.common.image_block import ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params
+from sardonyx.providers.cpu.kernels.conv import nhwc
 from sardonyx.providers.cpu.kernels.conv.nhwc import Lines
 from sardonyx.providers.cpu.kernels.conv.nhwc_block import TAPS, Block, is_inside, taps_args
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
@@ -28,8 +29,10 @@ from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.memory.allocator import allocate
+from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity
-from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Step
+from sardonyx.providers.cpu.program.variants import Refusal
 
 PIXELS, BLOCK = 4, 64
 """Outputs of a filter that are computed at once, which hides the latency of an addition and shares shuffles; pixels of
@@ -42,19 +45,38 @@ def has_few_filters(group: Convolution, isa: Isa) -> bool:
     return group.groups == 1 and int(group.w.shape[0]) * MIN_LANES_PER_FILTER <= lanes_of(isa.lanes, group.x.dtype)
 
 
-def supports(group: Convolution, isa: Isa) -> bool:
-    """Whether a convolution has few filters, and at least half a vector of channels."""
-    return has_few_filters(group, isa) and 2 * int(group.w.shape[1]) >= lanes_of(isa.lanes, group.x.dtype)
-
-
 def has_full_vectors(group: Convolution, isa: Isa) -> bool:
     """Whether an NHWC kernel has enough filters or, where these are few, enough channels to fill vectors."""
-    return supports(group, isa) or not has_few_filters(group, isa)
+    return not has_few_filters(group, isa) or _has_many_channels(group, isa)
 
 
-def steps(group: Convolution, target: Target) -> list[Step]:
-    """The step of a convolution that this kernel supports."""
-    isa, geometry, dtype = target.isa, WindowGeometry.of(group, collapse=False), group.x.dtype
+def _has_many_channels(group: Convolution, isa: Isa) -> bool:
+    return 2 * int(group.w.shape[1]) >= lanes_of(isa.lanes, group.x.dtype)
+
+
+def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
+    found = nhwc.supports(group, analysis)
+    return found or (None if has_few_filters(group, analysis.isa) else Refusal("many filters, or several groups"))
+
+
+def pays(group: Convolution, analysis: Analysis) -> Refusal | None:
+    return None if _has_many_channels(group, analysis.isa) else Refusal("channels fill less than half a vector")
+
+
+def fills_vectors(group: Convolution, analysis: Analysis) -> Refusal | None:
+    """Why NHWC kernels with filters along the lanes do not pay."""
+    if nhwc.is_depthwise(group):
+        return Refusal("depthwise")
+    return None if has_full_vectors(group, analysis.isa) else Refusal("filters and channels fill too little of vectors")
+
+
+def reads_nhwc(group: Convolution, analysis: Analysis) -> bool:
+    """Whether one of the kernels of NHWC images takes a convolution."""
+    return nhwc.supports(group, analysis) is None and fills_vectors(group, analysis) is None
+
+
+def steps(group: Convolution, analysis: Analysis) -> list[Step]:
+    isa, geometry, dtype = analysis.isa, WindowGeometry.of(group, collapse=False), group.x.dtype
     filters, channels, lines = int(group.w.shape[0]), int(group.w.shape[1]), Lines.of(group)
     assert lines is not None
     extra, outputs = ([_transposed(lines.matrix(v, filters)) for v in seen] for seen in (group.extra, group.outputs))

@@ -17,23 +17,26 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Contraction, Convolution, Storage, View
 from sardonyx.providers.cpu.kernels.common.matrices import number, of_known, problem
-from sardonyx.providers.cpu.kernels.common.window import AXES, WindowGeometry, geometry_params, sizes
+from sardonyx.providers.cpu.kernels.common.window import AXES, WindowGeometry, geometry_params, refusal, sizes
+from sardonyx.providers.cpu.kernels.conv import few_filters, on_tiles, stem
 from sardonyx.providers.cpu.kernels.conv.nhwc_block import TAPS, taps_args
 from sardonyx.providers.cpu.kernels.gemm.contraction import multiply_adds
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64, register_dtype
-from sardonyx.providers.cpu.program.steps import DOUBLED, Only, Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import DOUBLED, Analysis
+from sardonyx.providers.cpu.program.steps import Only, Ref, Step
+from sardonyx.providers.cpu.program.variants import Refusal
 
 MIN_FEW = 8
 """Outputs that count as few on any chip; elsewhere as many as a vector has lanes."""
 
 
-def has_few_outputs(group: Convolution, target: Target) -> bool | Only:
+def has_few_outputs(group: Convolution, analysis: Analysis) -> bool | Only:
     """Whether a convolution has few outputs: always, never, or up to some length of a sequence (``Only``)."""
     w = group.w
     if group.groups != 1 or w.storage.tensor is None or not all(isinstance(d, int) for d in (*w.shape, w.offset)):
         return False
-    most, outputs = max(target.isa.lanes, MIN_FEW), of_known(dims.product((group.box[0], *group.box[2:])))
+    most, outputs = max(analysis.isa.lanes, MIN_FEW), of_known(dims.product((group.box[0], *group.box[2:])))
     if isinstance(outputs, int):
         return outputs <= most
     known = [d for d in (group.box[0], *group.box[2:]) if isinstance(d, int)]
@@ -43,7 +46,30 @@ def has_few_outputs(group: Convolution, target: Target) -> bool | Only:
     return Only(outputs, most=most) if is_open else False
 
 
-def steps(group: Convolution, target: Target) -> list[Step]:
+def few_outputs(group: Convolution, analysis: Analysis) -> Only | None:
+    """The lengths of a sequence up to which a convolution has few outputs."""
+    found = has_few_outputs(group, analysis)
+    return found if isinstance(found, Only) else None
+
+
+def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
+    if group.groups != 1:
+        return Refusal("grouped")
+    if group.w.storage.tensor is None or not all(isinstance(d, int) for d in (*group.w.shape, group.w.offset)):
+        return Refusal("the weights are not constant")
+    return refusal(group)
+
+
+def pays(group: Convolution, analysis: Analysis) -> Refusal | None:
+    if has_few_outputs(group, analysis) is not True:
+        return Refusal("the outputs are many, or as many as the run tells")
+    reads_nhwc = few_filters.reads_nhwc(group, analysis) or stem.as_stem(group, analysis.isa) is not None
+    if reads_nhwc and not on_tiles.takes(group, analysis):
+        return Refusal("the kernels of NHWC images read the weights of few outputs once too")
+    return None
+
+
+def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     geometry, dtype = WindowGeometry.of(group), register_dtype(group.x.dtype)
     filters, depth = int(group.w.shape[0]), of_known(dims.product(group.w.shape[1:]))
     box = (geometry.x.shape[0], *geometry.size)
@@ -55,7 +81,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     made = Contraction(
         group.nodes, group.epilogue, extra, outputs, box[:-1], box[-1], filters, depth, rows, weights
     )  # fmt: skip
-    return [*before, *multiply_adds(problem(made), target)]
+    return [*before, *multiply_adds(problem(made), analysis)]
 
 
 def _rows(

@@ -54,14 +54,16 @@ from sardonyx.providers.cpu.kernels.split.int8_slices import (
     packed_nbytes,
     packing_of,
     scales_of,
-    slices_refusal,
+    slices_key,
 )
 from sardonyx.providers.cpu.language.amx import Tiles
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i8, i32, i64, u8
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES, Isa
+from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity
-from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Step
+from sardonyx.providers.cpu.program.variants import Refusal
 
 TERMS = 3
 """bf16 terms of results that are packed for other convolutions."""
@@ -69,21 +71,26 @@ SPARE = LEVELS // SIDES
 """Micro-tiles of scratch memory for the sums of a K-block."""
 
 
-def steps(group: Convolution, target: Target) -> list[Step]:
+def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
+    found = on_tiles.supports(group, analysis) or on_tiles.slices_refusal(group, analysis)
+    return found or (None if group.x.strides[1] == 1 else Refusal("the image is not NHWC"))
+
+
+def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     """The convolution in slices."""
-    made = [image.layout for v in group.outputs if (image := target.images.get(v.storage)) is not None]
+    made = [image.layout for v in group.outputs if (image := analysis.images.get(v.storage)) is not None]
     group = on_tiles.thinned(group)
     frame = WindowGeometry.of(group, collapse=all(one.has_no_padding for one in made))
     found = on_tiles.geometry(group, frame, SLICES, STEP)
     x = frame.x
     key = ("slices", x.storage.number, x.offset, x.shape, x.strides, found.layout)
     before: list[Step] = []
-    if key not in target.splits:
-        before, target.splits[key] = packing_steps(
-            x, found.layout, group.nodes, u8 if x.storage in target.unsigned else i8
+    if key not in analysis.splits:
+        before, analysis.splits[key] = packing_steps(
+            x, found.layout, group.nodes, u8 if x.storage in analysis.unsigned else i8
         )
-    image, weights = target.splits[key], _packed(group, found, target.isa)
-    epilogue, more = on_tiles.epilogue_of(group, frame, target)
+    image, weights = analysis.splits[key], _packed(group, found, analysis.isa)
+    epilogue, more = on_tiles.epilogue_of(group, frame, analysis)
     args = {
         **found.args(image.tiles), **image.args(found.layout, found.start), "w": Ref(weights),
         "filters": group.w.shape[0], "k_block": _run(found), "source": Ref.of(x),
@@ -93,7 +100,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     spec = conv_int8_slices(first=image.first, epilogue=epilogue)
     flops = dims.known(dims.product((2, *group.w.shape[1:], *group.box))) or 0
     nbytes = dims.known(dims.add(frame.nbytes, weights.elements)) or 0
-    why = f"{target.precision}: {PRODUCTS} products of {SLICES} slices on tiles"
+    why = f"{analysis.precision}: {PRODUCTS} products of {SLICES} slices on tiles"
     writes = epilogue.writes | ({"image"} if "image" in args else set())
     scratch = scratch_nbytes(found.steps, epilogue, SPARE)
     return [*before, Step(spec, args, writes, group.nodes, scratch, flops, nbytes, why)]
@@ -116,9 +123,7 @@ def _packed(group: Convolution, found: on_tiles.Geometry, isa: Isa) -> Packed:
         lined = np.zeros((count, layout.room, filters), np.float32)
         lined[:, :channels] = content.reshape(filters, channels, count).transpose(2, 1, 0)
         lined = lined.reshape(count, layout.blocks, STEP, filters).transpose(1, 0, 2, 3)
-        return make_slices(
-            packing_of(Tensor.of(lined), 0, filters, 1, depth, filters, isa, refused=slices_refusal(tensor))
-        )
+        return make_slices(packing_of(Tensor.of(lined), 0, filters, 1, depth, filters, isa, refused=slices_key(tensor)))
 
     key = ("conv slices", identity(tensor), w.offset, (filters, channels, *taps))
     return Packed("constant", i8, packed_nbytes(depth, filters, k_block), w.storage.value, key=key, make=make)

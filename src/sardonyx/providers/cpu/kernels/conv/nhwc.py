@@ -31,11 +31,11 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
-from sardonyx.lower.groups import Apply, Convolution, View
+from sardonyx.lower.groups import Convolution, View
 from sardonyx.providers.cpu.codegen.launch import Launch
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, is_cheap
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, batch_args, of_known
-from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, is_nhwc
+from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, is_nhwc, refusal
 from sardonyx.providers.cpu.kernels.conv.nhwc_block import (
     TAPS,
     Block,
@@ -61,9 +61,11 @@ from sardonyx.providers.cpu.kernels.gemm.vector import (
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, Var, f32, f64, i64
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES, Isa
+from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.prepack import aligned
-from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Step
+from sardonyx.providers.cpu.program.variants import Refusal
 
 MAX_SHALLOW_TERMS = KC
 """Terms of a sum up to which a cheap epilogue is applied to registers; for longer sums scratch costs little."""
@@ -78,18 +80,28 @@ EVEN_ROWS = {1: (24, 20, 16), 2: (12, 10)}
 """Pixels of a tile by its vectors of filters, in order of preference."""
 
 
-def supports(group: Convolution) -> bool:
+def suits(group: Convolution) -> bool:
     """Whether weights, types, window and epilogue suit this kernel; layouts aside."""
+    return _unsuitable(group) is None
+
+
+def _unsuitable(group: Convolution) -> Refusal | None:
     w = group.w
-    is_constant = w.storage.tensor is not None and all(isinstance(d, int) for d in (*w.shape, w.offset))
-    return (
-        is_constant
-        and group.x.dtype is w.dtype
-        and w.dtype in (f32, f64)
-        and views.is_dense(w)
-        and fits_tables(WindowGeometry.of(group, collapse=False))
-        and all(isinstance(step, Apply) for step in group.epilogue.steps)
-    )
+    if w.storage.tensor is None or not all(isinstance(d, int) for d in (*w.shape, w.offset)) or not views.is_dense(w):
+        return Refusal("the weights are not a contiguous constant")
+    if group.x.dtype is not w.dtype or w.dtype not in (f32, f64):
+        return Refusal(f"{group.x.dtype} with weights of {w.dtype}")
+    if not fits_tables(WindowGeometry.of(group, collapse=False)):
+        return Refusal("the window has too many taps")
+    return refusal(group)
+
+
+def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
+    return _unsuitable(group) or (None if has_nhwc_views(group) else Refusal("the image or a result is not NHWC"))
+
+
+def is_depthwise(group: Convolution) -> bool:
+    return group.groups > 1 and group.w.shape[1] == 1
 
 
 def has_nhwc_views(group: Convolution) -> bool:
@@ -144,9 +156,9 @@ def _even(shape: Sequence[Known], strides: Sequence[Known]) -> Known | None:
     return stride
 
 
-def steps(group: Convolution, target: Target, first: StemRows | None = None) -> list[Step]:
+def steps(group: Convolution, analysis: Analysis, first: StemRows | None = None) -> list[Step]:
     """A convolution with NHWC views, or one of the transposed rows of a stem."""
-    isa, geometry, dtype = target.isa, WindowGeometry.of(group, collapse=False), group.x.dtype
+    isa, geometry, dtype = analysis.isa, WindowGeometry.of(group, collapse=False), group.x.dtype
     lines = Lines.of(group) if first is None else Lines(group.box[2], group.box[3])
     assert lines is not None
     channels, filters = int(group.w.shape[1]), int(group.w.shape[0]) // group.groups

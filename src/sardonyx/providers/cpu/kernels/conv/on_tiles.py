@@ -46,8 +46,10 @@ from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import PRODUCTS
 from sardonyx.providers.cpu.language.values import bf16, f16, f32
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.memory.allocator import allocate
+from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity
-from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target, Unrepresentable
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Unrepresentable
+from sardonyx.providers.cpu.program.variants import Refusal
 
 KC_STEPS = {1: 12, 2: 6, 3: 4}
 """Most steps of a K-block, by terms: 24 KiB of weights."""
@@ -67,6 +69,8 @@ LEAST_ROWS = {1: 0.05, 2: 0.15, 3: 0.35}
 """By terms: share of the rows of tiles that must be outputs."""
 SLICES_EASE = 0.4
 """Factor on ``LEAST_GAIN`` for int8 slices, whose products take less time."""
+VARIANTS = ("conv.int8_slices", "conv.on_tiles")
+"""The kernel variants on tiles."""
 LEAST_DEPTH, LEAST_CHANNELS = 2 * int8_slices.STEP, 0.7
 """Numbers of a sum from which those of slices, four for each, are put together in little time; and share of the
 channels in tiles that there must be."""
@@ -170,61 +174,84 @@ class Geometry:
         return self.phases.strides_of() if self.phases else self.layout.strides() | NO_PHASES
 
 
-def terms_for(group: Convolution, target: Target) -> int | None:
-    """How many terms image and weights are split into; None where tiles are not there or do not pay."""
-    if not target.isa.amx or any(v.storage in target.fused_pairs for v in group.outputs):
-        return None
-    known = target.tiled.get(id(group))
+def terms(group: Convolution, analysis: Analysis) -> int:
+    """The bf16 terms that image and weights are split into."""
+    return term_count(analysis.precision, group.x.dtype, group.w.dtype)
+
+
+def takes(group: Convolution, analysis: Analysis) -> bool:
+    """Whether a convolution is carried out on tiles, whatever the layout of its image, unless its outputs are few."""
+    return refusal(group, analysis) is None
+
+
+def refusal(group: Convolution, analysis: Analysis) -> Refusal | None:
+    """Why a convolution is not carried out on tiles: they cannot, they do not pay, or the policy forbids it."""
+    known = analysis.tile_refusals.get(id(group))
     if known is None:
-        known = target.tiled[id(group)] = group, _terms_for(group, target)
+        found = supports(group, analysis) or pays(group, analysis)
+        if found is None and not analysis.target.policy.allows(*VARIANTS):
+            found = Refusal("the variants on tiles are left out")
+        known = analysis.tile_refusals[id(group)] = group, found
     return known[1]
 
 
-def _terms_for(group: Convolution, target: Target) -> int | None:
-    w, window, terms = group.w, thinned(group).window, term_count(target.precision, group.x.dtype, group.w.dtype)
+def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
+    """Why tiles cannot carry out a convolution in bf16 terms."""
+    w, window = group.w, group.window
+    if not analysis.isa.amx:
+        return Refusal(f"no tiles on {analysis.isa.name}")
     if group.groups != 1 or any(v.dtype not in (f32, bf16, f16) for v in (group.x, w)):
-        return None
+        return Refusal("grouped, or of other types than f32, f16 and bf16")
     tensor = w.storage.tensor
     if tensor is None or not all(isinstance(d, int) for d in (*w.shape, w.offset)):
-        return None
-    if identity(tensor) in target.unrepresentable or not all(isinstance(step, Apply) for step in group.epilogue.steps):
-        return None
-    if not all(isinstance(p, int) and p >= 0 for p in window.pads) or _used_rows(group, window) < LEAST_ROWS[terms]:
-        return None
-    filters, channels, *taps = (int(d) for d in w.shape)
-    products = filters * channels * float(np.prod(taps))
-    if not products:
-        return None
+        return Refusal("the weights are not constant")
+    if identity(tensor) in analysis.unrepresentable:
+        return Refusal("bf16 terms cannot represent a weight")
+    if not all(isinstance(step, Apply) for step in group.epilogue.steps):
+        return Refusal("a reduction follows the sums")
+    if not all(isinstance(p, int) and p >= 0 for p in window.pads):
+        return Refusal("a padding is negative, or known at run time only")
+    if 0 in w.shape:
+        return Refusal("there are no weights")
     try:
-        found = geometry(group, WindowGeometry.of(group, collapse=False), terms)
-        _ = found.layout.elements
-    except NotImplemented:  # sizes that are too long expressions
-        return None
+        _ = geometry(group, WindowGeometry.of(group, collapse=False), terms(group, analysis)).layout.elements
+    except NotImplemented as why:  # sizes that are too long expressions
+        return Refusal(str(why))
+    return None
+
+
+def pays(group: Convolution, analysis: Analysis) -> Refusal | None:
+    """Why vectors are quicker for a convolution that tiles support."""
+    window, count = thinned(group).window, terms(group, analysis)
+    if _used_rows(group, window) < LEAST_ROWS[count]:
+        return Refusal("too few rows of the tiles would be outputs")
+    filters, channels, *taps = (int(d) for d in group.w.shape)
+    products = filters * channels * float(np.prod(taps))
+    found = geometry(group, WindowGeometry.of(group, collapse=False), count)
     share = products / (found.steps * BLOCK * -(-filters // HALF) * HALF)
     gain = products / (channels * float(np.prod(window.strides)) + filters)
     ease, outputs = (1 if group.x.dtype is f32 else NARROW), dims.product((group.box[0], *group.box[2:]))
-    few = 1 + FEW[terms] / max(outputs, 1) if isinstance(outputs, int) else 1
-    if supports_int8_slices(group, target):
+    few = 1 + FEW[count] / max(outputs, 1) if isinstance(outputs, int) else 1
+    if slices_refusal(group, analysis) is None:
         few *= SLICES_EASE
-    return terms if share >= ease * LEAST_SHARE[terms] and gain >= ease * few * LEAST_GAIN[terms] else None
+    if share < ease * LEAST_SHARE[count]:
+        return Refusal("channels and filters fill too little of the tiles")
+    return None if gain >= ease * few * LEAST_GAIN[count] else Refusal("too few products for each number that is split")
 
 
-def uses_int8_slices(group: Convolution, target: Target) -> bool:
-    """Whether a convolution that would take three terms takes slices (``conv.int8_slices``): where the channels of
-    its image follow each other and fill tiles, and its weights are of one kind.
-    """
-    return terms_for(group, target) is not None and group.x.strides[1] == 1 and supports_int8_slices(group, target)
-
-
-def supports_int8_slices(group: Convolution, target: Target) -> bool:
-    """Whether an AMX convolution, if its image is NHWC, can use int8 slices."""
-    if term_count(target.precision, group.x.dtype, group.w.dtype) != int8_slices.SLICES:
-        return False
+def slices_refusal(group: Convolution, analysis: Analysis) -> Refusal | None:
+    """Why a convolution that tiles support does not use int8 slices, if its image is NHWC."""
+    if term_count(analysis.precision, group.x.dtype, group.w.dtype) != int8_slices.SLICES:
+        return Refusal(f"the precision {analysis.precision} takes fewer terms")
     tensor, (_, channels, *taps) = group.w.storage.tensor, (int(d) for d in group.w.shape)
     room = -(-channels // int8_slices.STEP) * int8_slices.STEP
-    is_full = channels >= LEAST_CHANNELS * room and channels * int(np.prod(taps)) >= LEAST_DEPTH
-    is_f32 = all(v.dtype is f32 for v in (group.x, group.w))
-    return is_f32 and is_full and int8_slices.slices_refusal(tensor) not in target.unrepresentable
+    if any(v.dtype is not f32 for v in (group.x, group.w)):
+        return Refusal("of other types than f32")
+    if channels < LEAST_CHANNELS * room or channels * int(np.prod(taps)) < LEAST_DEPTH:
+        return Refusal("channels fill too little of the tiles, or sums are short")
+    if int8_slices.slices_key(tensor) in analysis.unrepresentable:
+        return Refusal("slices cannot represent a weight")
+    return None
 
 
 def _used_rows(group: Convolution, window: Window) -> float:
@@ -268,21 +295,22 @@ def geometry(group: Convolution, frame: WindowGeometry, terms: int, block: int =
     return Geometry(layout, layout.at(*(-p for p in pads)), window.kernel, window.strides, window.dilations, size)
 
 
-def steps(group: Convolution, terms: int, target: Target, second: Convolution | None = None) -> list[Step]:
-    """The convolution on tiles, with the sums of another ``second`` it (``conv.summed_pair``)."""
+def steps(group: Convolution, analysis: Analysis, second: Convolution | None = None) -> list[Step]:
+    """The convolution on tiles, with the sums of a ``second`` one added to its own (``conv.summed_pair``)."""
+    terms = term_count(analysis.precision, group.x.dtype, group.w.dtype)
     filters, depth = int(group.w.shape[0]), math.prod(int(d) for d in group.w.shape[1:])
     before, other = list[Step](), None
     args: dict[str, Ref | Known | float] = {}
     moved: Known = 0
     if second is not None:
-        before, other, image, frame = _image(second, terms, target, is_joined=False, more=depth // BLOCK)
+        before, other, image, frame = _image(second, terms, analysis, is_joined=False, more=depth // BLOCK)
         args, depth = other.second_args(image), depth + int(second.w.shape[1])
         moved = of_known(nbytes_of(frame.x, terms * 2))
     is_joined, many = (True, 0) if other is None else (other.is_dense, other.own_steps)
-    made, found, image, frame = _image(group, terms, target, is_joined=is_joined, more=many)
+    made, found, image, frame = _image(group, terms, analysis, is_joined=is_joined, more=many)
     found = replace(found, second=other)
-    weights = packed(group, found, target.isa, second)
-    epilogue, more = epilogue_of(group, frame, target)
+    weights = packed(group, found, analysis.isa, second)
+    epilogue, more = epilogue_of(group, frame, analysis)
     args |= {**found.args(image), "w": Ref(weights), "filters": filters, **more}
     is_flagged = found.flags is not None and found.spans[1] % BLOCK != 0
     if found.flags is not None and is_flagged:
@@ -296,23 +324,25 @@ def steps(group: Convolution, terms: int, target: Target, second: Convolution | 
     known |= {"is_non_temporal": found.is_non_temporal, "has_second": second is not None, "is_flagged": is_flagged}
     spec = conv_amx(terms=terms, epilogue=epilogue, pace=pace, places=places, resident=resident, **known)
     flops = dims.known(dims.product((2, depth, *group.box))) or 0
-    nbytes = dims.known(dims.total((moved, _moved(frame, terms, target), dims.mul(weights.elements, 2)))) or 0
-    why = f"{target.precision}: {len(PRODUCTS[terms])} products of {terms} bf16 terms on tiles"
+    nbytes = dims.known(dims.total((moved, _moved(frame, terms, analysis), dims.mul(weights.elements, 2)))) or 0
+    why = f"{analysis.precision}: {len(PRODUCTS[terms])} products of {terms} bf16 terms on tiles"
     writes = epilogue.writes | ({"image"} if "image" in args else set())
     scratch = scratch_nbytes(found.steps, epilogue) + (table_nbytes(places) if places else 0)
     return [*before, *made, Step(spec, args, writes, group.nodes, scratch, flops, nbytes, why)]
 
 
 def _image(
-    group: Convolution, terms: int, target: Target, *, is_joined: bool = True, more: int = 0
+    group: Convolution, terms: int, analysis: Analysis, *, is_joined: bool = True, more: int = 0
 ) -> tuple[list[Step], Geometry, Storage, WindowGeometry]:
     """The packed image: written so by its producer, or by a step of its own. ``more``: steps of a second convolution
     that would profit from unit strides, too.
     """
-    given = target.images.get(group.x.storage)
+    given = analysis.images.get(group.x.storage)
     given = None if given is None or not given.is_of(group.x) else given
-    layouts = [i.layout for v in group.outputs if (i := target.images.get(v.storage)) is not None]
-    layouts += [i.layout for v in group.extra if (i := target.images.get(v.storage)) is not None and not i.has_unpacked]
+    layouts = [i.layout for v in group.outputs if (i := analysis.images.get(v.storage)) is not None]
+    layouts += [
+        i.layout for v in group.extra if (i := analysis.images.get(v.storage)) is not None and not i.has_unpacked
+    ]
     if given is None:
         group = thinned(group)
     else:
@@ -323,10 +353,10 @@ def _image(
         x = frame.x
         key = ("image", x.storage.number, x.offset, x.shape, x.strides, found.layout)
         before: list[Step] = []
-        if key not in target.splits:
-            step, *target.splits[key] = packing_step(x, found.layout, group.nodes)
+        if key not in analysis.splits:
+            step, *analysis.splits[key] = packing_step(x, found.layout, group.nodes)
             before.append(step)
-        storage, flags = target.splits[key]
+        storage, flags = analysis.splits[key]
         return before, replace(found, flags=flags), storage, frame
     layout = replace(found.layout, compact=given.layout.compact) if given.layout.has_no_padding else given.layout
     start = layout.at(*(-int(p) for p in frame.window.pads))
@@ -338,9 +368,9 @@ def _image(
     return [step], replace(found, start=0, phases=phases), made, frame
 
 
-def _moved(frame: WindowGeometry, terms: int, target: Target) -> Known:
+def _moved(frame: WindowGeometry, terms: int, analysis: Analysis) -> Known:
     """Bytes that are read and written once, packed images as such; 0 if the size is not expressible."""
-    images = {v: target.images.get(v.storage) for v in (*frame.extra, *frame.outputs)}
+    images = {v: analysis.images.get(v.storage) for v in (*frame.extra, *frame.outputs)}
     numbers = [v for v, image in images.items() if image is None or image.has_unpacked]
     packed_inputs = [
         v for v, image in images.items() if image is not None and (v in frame.outputs or not image.has_unpacked)
@@ -352,18 +382,18 @@ def _moved(frame: WindowGeometry, terms: int, target: Target) -> Known:
 
 
 def epilogue_of(
-    group: Convolution | Pool, frame: WindowGeometry, target: Target
+    group: Convolution | Pool, frame: WindowGeometry, analysis: Analysis
 ) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
     """The epilogue over a matrix whose rows are pixels and whose columns are filters; and its arguments."""
     extra, outputs, results = list[tuple[Matrix, Access]](), list[tuple[Matrix, Access]](), list[int]()
     more: dict[str, Ref | Known | float] = {}
     for v in frame.extra:
-        image = target.images.get(v.storage)
+        image = analysis.images.get(v.storage)
         extra.append(
             _numbers(v, group.box[1]) if image is None or image.has_unpacked else _packed(image.layout, image.storage)
         )
     for v, result in zip(frame.outputs, group.epilogue.results, strict=True):
-        image = target.images.get(v.storage)
+        image = analysis.images.get(v.storage)
         if image is None or image.has_unpacked:
             outputs.append(_numbers(v, group.box[1]))
             results.append(result)

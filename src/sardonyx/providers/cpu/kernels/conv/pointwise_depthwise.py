@@ -42,8 +42,11 @@ from sardonyx.providers.cpu.kernels.split import int8_slices
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, f32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
 
+NAME = "conv.pointwise_depthwise"
+"""Of the kernel variant."""
 MAX_DEPTH = 160
 """Input channels up to which the saved memory traffic matters compared with the products."""
 MAX_RECOMPUTED = 12
@@ -70,52 +73,55 @@ class RingConfig:
     """Of the pointwise convolution."""
 
 
-def fusable_pairs(groups: Sequence[Group], target: Target) -> dict[Storage, Convolution]:
+def fusable_pairs(groups: Sequence[Group], analysis: Analysis) -> dict[Storage, Convolution]:
     """The pointwise convolutions that are fused with their depthwise readers, by intermediate image."""
+    if not analysis.target.policy.allows(NAME):
+        return {}
     reads = Counter(view.storage for group in groups for view in group.reads)
     writes = Counter(view.storage for group in groups for view in group.writes)
     convolutions = [group for group in groups if isinstance(group, Convolution)]
-    made = {g.outputs[0].storage: g for g in convolutions if _supports_pointwise(g, target)}
+    made = {g.outputs[0].storage: g for g in convolutions if _supports_pointwise(g, analysis)}
     found: dict[Storage, Convolution] = {}
     for group in convolutions:
         storage, first = group.x.storage, made.get(group.x.storage)
         is_alone = reads[storage] == writes[storage] == 1 and storage.kind == "temporary"
-        if first is not None and is_alone and _supports_depthwise(group, first, target):
+        if first is not None and is_alone and _supports_depthwise(group, first, analysis):
             found[storage] = first
     return found
 
 
-def _supports_pointwise(group: Convolution, target: Target) -> bool:
+def _supports_pointwise(group: Convolution, analysis: Analysis) -> bool:
     """Whether a convolution is pointwise with few input channels, of an image without gaps between rows."""
     geometry = WindowGeometry.of(group, collapse=False)
     image, window = geometry.x, geometry.window
     is_pointwise = (
         window == Window((1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0)) and group.groups == len(group.outputs) == 1
     )
-    if not is_pointwise or group.x.dtype is not f32 or target.isa.name == "neon":
+    if not is_pointwise or group.x.dtype is not f32 or analysis.isa.name == "neon":
         return False
-    if few_outputs.has_few_outputs(group, target) is not False:
+    if few_outputs.has_few_outputs(group, analysis) is not False:
         return False
-    if not nhwc.supports(group) or not nhwc.has_nhwc_views(group):
+    if not nhwc.suits(group) or not nhwc.has_nhwc_views(group):
         return False
     filters, channels = (int(d) for d in group.w.shape[:2])
     is_flat = image.shape[2] == 1 and image.strides[3] == dims.mul(image.strides[4], image.shape[4])
     is_by_channel = not any(s for v in geometry.extra for s in (v.strides[0], *v.strides[2:]))
-    is_worth = channels <= MAX_DEPTH and 2 * filters >= target.isa.lanes and image.shape[2:] == geometry.size
-    return is_flat and is_by_channel and is_worth and on_tiles.terms_for(group, target) in (None, int8_slices.SLICES)
+    is_worth = channels <= MAX_DEPTH and 2 * filters >= analysis.isa.lanes and image.shape[2:] == geometry.size
+    is_cheap = not on_tiles.takes(group, analysis) or on_tiles.terms(group, analysis) == int8_slices.SLICES
+    return is_flat and is_by_channel and is_worth and is_cheap
 
 
-def _supports_depthwise(group: Convolution, first: Convolution, target: Target) -> bool:
+def _supports_depthwise(group: Convolution, first: Convolution, analysis: Analysis) -> bool:
     """Whether a convolution is depthwise over the whole output of the pointwise one."""
     x, out = group.x, first.outputs[0]
     is_depthwise = group.groups > 1 and group.w.shape[1] == 1 and group.w.shape[0] == group.groups
     is_all = x.shape == out.shape and x.strides == out.strides and x.offset == out.offset and x.dtype is f32
-    found = NhwcWindow.of(group, target) if is_depthwise and is_all else None
+    found = NhwcWindow.of(group, analysis) if is_depthwise and is_all else None
     if found is None or found.geometry.is_flat_pointwise or found.geometry.size[0] != 1:
         return False
     filters, channels = (int(d) for d in first.w.shape[:2])
-    ring = _ring_nbytes(found, MicroTileShape.fitted(target.isa, f32, filters, VECTORS), target.isa)
-    fits_cache = ring is not None and (not isinstance(ring, int) or ring <= target.isa.l2_nbytes // 2)
+    ring = _ring_nbytes(found, MicroTileShape.fitted(analysis.isa, f32, filters, VECTORS), analysis.isa)
+    fits_cache = ring is not None and (not isinstance(ring, int) or ring <= analysis.isa.l2_nbytes // 2)
     return fits_cache and _is_worth(found.geometry, channels)
 
 
@@ -128,9 +134,10 @@ def _is_worth(geometry: WindowGeometry, channels: int) -> bool:
     return rows >= MIN_ROWS and channels * again <= MAX_RECOMPUTED * rows * taps.strides[1]
 
 
-def steps(first: Convolution, group: Convolution, target: Target) -> list[Step]:
-    """The step of a fused pair."""
-    isa, found, before = target.isa, NhwcWindow.of(group, target), WindowGeometry.of(first, collapse=False)
+def steps(group: Convolution, analysis: Analysis) -> list[Step]:
+    """The step of a fused pair, of which ``group`` is the depthwise convolution."""
+    first = analysis.fused_pairs[group.x.storage]
+    isa, found, before = analysis.isa, NhwcWindow.of(group, analysis), WindowGeometry.of(first, collapse=False)
     assert found is not None
     filters, channels = (int(d) for d in first.w.shape[:2])
     shape = MicroTileShape.fitted(isa, f32, filters, VECTORS)

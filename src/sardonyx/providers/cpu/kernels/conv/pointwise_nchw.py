@@ -25,7 +25,7 @@ from sardonyx.lower.groups import Convolution, Loop, Storage, View, Window
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, is_cheap
 from sardonyx.providers.cpu.kernels.common.image_block import LINE, MAX_SUMS, ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
-from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, sizes
+from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, refusal, sizes
 from sardonyx.providers.cpu.kernels.conv.filter_tile import (
     MAX_SHALLOW_TERMS,
     Accumulators,
@@ -39,7 +39,9 @@ from sardonyx.providers.cpu.kernels.gemm.vector import accumulate, lanes_of
 from sardonyx.providers.cpu.kernels.loops import loop
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype
-from sardonyx.providers.cpu.program.steps import Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Step
+from sardonyx.providers.cpu.program.variants import Refusal
 
 MIN_FILTERS_FOR_COPY = 32
 """Filters from which on the pixels of a strided pointwise window are worth a dense copy."""
@@ -63,10 +65,16 @@ class PointwiseConfig:
         return (MAX_SUMS // self.shape.rows // LINE | 1) * LINE
 
 
-def with_dense_copy(
-    group: Convolution, geometry: WindowGeometry, target: Target
-) -> tuple[list[Step], Convolution] | None:
-    """A strided pointwise convolution as a dense one of a copy of the pixels it reads, and the steps that copy.
+def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
+    geometry = WindowGeometry.of(group)
+    is_flat = geometry.is_flat_pointwise and geometry.has_unit_stride
+    if not is_flat and _with_dense_copy(group, geometry) is None:
+        return Refusal("the window has taps, or pixels have gaps between them")
+    return refusal(group)
+
+
+def _with_dense_copy(group: Convolution, geometry: WindowGeometry) -> tuple[Loop, Convolution] | None:
+    """A strided pointwise convolution as a dense one of a copy of the pixels it reads, and that copy.
 
     None for other windows, if few filters read each pixel, or if rows of outputs or epilogue operands have gaps.
     """
@@ -82,11 +90,21 @@ def with_dense_copy(
     made = replace(group, x=copy, window=Window(ones, ones, ones, (0,) * len(ones)))
     if not WindowGeometry.of(made).is_flat_pointwise:
         return None
-    return loop.steps(Loop.copying(group.nodes, seen, copy), target), made
+    return Loop.copying(group.nodes, seen, copy), made
 
 
-def steps(group: Convolution, target: Target) -> list[Step]:
-    isa, geometry, dtype = target.isa, WindowGeometry.of(group), register_dtype(group.x.dtype)
+def steps(group: Convolution, analysis: Analysis) -> list[Step]:
+    geometry = WindowGeometry.of(group)
+    if geometry.is_flat_pointwise and geometry.has_unit_stride:
+        return _dense_steps(group, analysis)
+    found = _with_dense_copy(group, geometry)
+    assert found is not None
+    copy, dense = found
+    return [*loop.steps(copy, analysis), *_dense_steps(dense, analysis)]
+
+
+def _dense_steps(group: Convolution, analysis: Analysis) -> list[Step]:
+    isa, geometry, dtype = analysis.isa, WindowGeometry.of(group), register_dtype(group.x.dtype)
     channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
     is_register_epilogue = is_shallow(geometry.taps, channels) and is_cheap(group.epilogue)
     config = PointwiseConfig(dtype, FilterTile.of(isa, filters), is_register_epilogue)

@@ -19,7 +19,10 @@ from sardonyx.providers.cpu.kernels.conv.stem_rows import MAX_ROW_CHANNELS, Stem
 from sardonyx.providers.cpu.kernels.gemm.vector import MC
 from sardonyx.providers.cpu.language.values import f32
 from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity
+from sardonyx.providers.cpu.program.steps import Step
+from sardonyx.providers.cpu.program.variants import Refusal
 
 MAX_CHANNELS = 12
 """Channels up to which they are merged with the taps of a row."""
@@ -63,12 +66,22 @@ def as_stem(group: Convolution, isa: Isa) -> StemRows | None:
     if isa.lanes < MIN_NHWC_LANES or not (is_nchw and is_known and has_few_channels(group)):
         return None
     padded = padded_sizes(group)
-    if padded is None or not (nhwc.supports(group) and all(map(is_nhwc, group.outputs))):
+    if padded is None or not (nhwc.suits(group) and all(map(is_nhwc, group.outputs))):
         return None
     if few_filters.has_few_filters(group, isa):  # these have their own kernel
         return None
     found = StemRows.of(group, taps_as_channels(group.w), int(padded[0]), MC)
     return found if found.nbytes <= isa.l1_nbytes // 2 else None
+
+
+def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
+    return Refusal("not a first layer of an NCHW image") if as_stem(group, analysis.isa) is None else None
+
+
+def steps(group: Convolution, analysis: Analysis) -> list[Step]:
+    found = as_stem(group, analysis.isa)
+    assert found is not None
+    return nhwc.steps(found.group, analysis, found)
 
 
 def taps_as_channels(w: View) -> View:

@@ -17,8 +17,11 @@ from sardonyx.lower.groups import Apply, Convolution, Expression, Group, Storage
 from sardonyx.providers.cpu.kernels.conv import few_outputs, on_tiles
 from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK
 from sardonyx.providers.cpu.kernels.split.bf16 import PANEL
-from sardonyx.providers.cpu.program.steps import Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Step
 
+NAME = "conv.summed_pair"
+"""Of the kernel variant."""
 PLANE = 2
 """Axes of the images."""
 
@@ -33,16 +36,16 @@ class SummedPair:
     """Of which only image, weights and window count."""
 
 
-def summed_pairs(groups: Sequence[Group], target: Target) -> dict[Storage, SummedPair]:
+def summed_pairs(groups: Sequence[Group], analysis: Analysis) -> dict[Storage, SummedPair]:
     """By what would hold the sums that another convolution adds to its own."""
-    if not target.isa.amx or target.precision != "medium":
+    if not analysis.isa.amx or analysis.precision != "medium" or not analysis.target.policy.allows(NAME):
         return {}
     reads = Counter(view.storage for group in groups for view in group.reads)
     writes = Counter(view.storage for group in groups for view in group.writes)
     made: dict[Storage, Convolution] = {}
     found: dict[Storage, SummedPair] = {}
     for group in groups:
-        if not isinstance(group, Convolution) or not _supports_pair(group, target):
+        if not isinstance(group, Convolution) or not _supports_pair(group, analysis):
             continue
         both = _with_one(group, made)
         if both is not None:
@@ -54,14 +57,21 @@ def summed_pairs(groups: Sequence[Group], target: Target) -> dict[Storage, Summe
     return found
 
 
-def _supports_pair(group: Convolution, target: Target) -> bool:
+def _supports_pair(group: Convolution, analysis: Analysis) -> bool:
     """Whether a convolution is of single pixels, in one term on tiles that channels and filters fill."""
     window, (filters, channels, *_) = group.window, group.w.shape
     is_single = len(window.kernel) == PLANE and set(window.kernel) == {1} and not any(window.pads)
     if not is_single or not all(isinstance(d, int) for d in (filters, channels, *group.box[2:])):
         return False
     is_full = int(filters) % PANEL == 0 and int(channels) % BLOCK == 0
-    return is_full and few_outputs.has_few_outputs(group, target) is False and on_tiles.terms_for(group, target) == 1
+    has_many_outputs = few_outputs.has_few_outputs(group, analysis) is False
+    return is_full and has_many_outputs and on_tiles.takes(group, analysis) and on_tiles.terms(group, analysis) == 1
+
+
+def steps(group: Convolution, analysis: Analysis) -> list[Step]:
+    """Those of both, of a group that adds the sums of another one to its own."""
+    pair = next(analysis.summed_pairs[v.storage] for v in group.extra if v.storage in analysis.summed_pairs)
+    return on_tiles.steps(pair.first, analysis, pair.second)
 
 
 def _with_one(group: Convolution, made: Mapping[Storage, Convolution]) -> SummedPair | None:

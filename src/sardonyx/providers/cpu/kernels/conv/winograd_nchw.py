@@ -35,15 +35,17 @@ from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.image_block import LINE, ceil_div, odd_lines
 from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, sizes
+from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, refusal, sizes
 from sardonyx.providers.cpu.kernels.conv.filter_tile import Accumulators, FilterTile, filter_chunks
 from sardonyx.providers.cpu.kernels.gemm.vector import accumulate
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.memory.allocator import allocate
+from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity
-from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target, Unrepresentable
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Unrepresentable
+from sardonyx.providers.cpu.program.variants import Refusal
 
 Array = np.ndarray[Any, Any]
 
@@ -65,29 +67,35 @@ MAX_WEIGHT = float(np.finfo(np.float32).max) * 4 / 9
 """Magnitude of weights up to which their transform is finite: it sums a quarter of all nine."""
 
 
-def supports(group: Convolution, target: Target) -> bool:
-    """Whether a convolution of an NCHW image takes this kernel."""
-    geometry = WindowGeometry.of(group, collapse=False)
-    return (
-        geometry.has_unit_stride
-        and supports_transform(group, geometry, target)
-        and _gain(geometry.size[1:], target.isa) >= MIN_GAIN
-    )
+def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
+    if not WindowGeometry.of(group, collapse=False).has_unit_stride:
+        return Refusal("elements of an image row are not adjacent")
+    return transform_refusal(group, analysis)
 
 
-def supports_transform(group: Convolution, geometry: WindowGeometry, target: Target) -> bool:
-    """Whether window, types and weights allow the Winograd transform, in either layout."""
-    window, w, isa = geometry.window, group.w, target.isa
+def pays(group: Convolution, analysis: Analysis) -> Refusal | None:
+    size = WindowGeometry.of(group, collapse=False).size[1:]
+    return None if _gain(size, analysis.isa) >= MIN_GAIN else Refusal("too many outputs of the tiles would be wasted")
+
+
+def transform_refusal(group: Convolution, analysis: Analysis) -> Refusal | None:
+    """Why window, types or weights do not allow the Winograd transform, in either layout."""
+    geometry, w, isa = WindowGeometry.of(group, collapse=False), group.w, analysis.isa
+    window = geometry.window
     if window.kernel != (1, 3, 3) or {*window.strides, *window.dilations, group.groups} != {1}:
-        return False
+        return Refusal("the window is not 3 x 3 of stride 1")
     if w.storage.tensor is None or not all(isinstance(d, int) for d in (*w.shape, w.offset, *window.pads)):
-        return False
-    if overflow_key(w.storage.tensor) in target.unrepresentable:
-        return False
-    is_f32 = group.x.dtype is f32 and w.dtype is f32 and isa.registers >= 32 and not isa.amx
-    is_known = geometry.x.shape[2] == geometry.size[0] == 1 and all(int(p) >= 0 for p in window.pads)
+        return Refusal("weights or padding are not constant")
+    if overflow_key(w.storage.tensor) in analysis.unrepresentable:
+        return Refusal("the transform of a weight is not finite")
+    if group.x.dtype is not f32 or w.dtype is not f32:
+        return Refusal("of other types than f32")
+    if isa.registers < 32 or isa.amx:
+        return Refusal("tiles are quicker" if isa.amx else f"too few registers on {isa.name}")
+    if geometry.x.shape[2] != 1 or geometry.size[0] != 1 or any(int(p) < 0 for p in window.pads):
+        return Refusal("the image has depth, or a padding is negative")
     is_deep = all(int(d) >= MIN_CHANNELS for d in w.shape[:2])
-    return is_f32 and is_known and is_deep
+    return refusal(group) if is_deep else Refusal("too few channels or filters")
 
 
 def _gain(size: tuple[Known, ...], isa: Isa) -> float:
@@ -100,8 +108,8 @@ def _gain(size: tuple[Known, ...], isa: Isa) -> float:
     return 9 / (ELEMENTS / 4) * high * wide / max(made, 1)
 
 
-def steps(group: Convolution, target: Target) -> list[Step]:
-    isa, geometry = target.isa, WindowGeometry.of(group, collapse=False)
+def steps(group: Convolution, analysis: Analysis) -> list[Step]:
+    isa, geometry = analysis.isa, WindowGeometry.of(group, collapse=False)
     filters, channels = (int(d) for d in group.w.shape[:2])
     epilogue, more = geometry.epilogue(group)
     weights = packed(group, ROWS)

@@ -21,7 +21,7 @@ from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilog
 from sardonyx.providers.cpu.kernels.common.image_block import LINE, ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, sizes
-from sardonyx.providers.cpu.kernels.conv import winograd_nchw
+from sardonyx.providers.cpu.kernels.conv import nhwc, winograd_nchw
 from sardonyx.providers.cpu.kernels.conv.nhwc import Lines
 from sardonyx.providers.cpu.kernels.conv.winograd_nchw import (
     ELEMENTS,
@@ -34,7 +34,9 @@ from sardonyx.providers.cpu.kernels.gemm.vector import CHAINS, MicroTileShape, a
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.providers.cpu.program.variants import Refusal
 
 MIN_CHANNELS = 16
 """Channels and filters from which on fewer products outweigh the transforms."""
@@ -48,25 +50,25 @@ CHUNKS = 2
 """Work items of a thread, at least; panels are divided too where blocks are few."""
 
 
-def supports(group: Convolution, target: Target) -> bool:
-    """Whether a convolution with NHWC views takes this kernel."""
-    geometry = WindowGeometry.of(group, collapse=False)
-    is_deep = all(isinstance(d, int) and d >= MIN_CHANNELS for d in group.w.shape[:2])
-    return is_deep and winograd_nchw.supports_transform(group, geometry, target) and _pays(group, geometry)
+def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
+    return nhwc.supports(group, analysis) or winograd_nchw.transform_refusal(group, analysis)
 
 
-def _pays(group: Convolution, geometry: WindowGeometry) -> bool:
-    """Whether there are enough tiles, and few wasted outputs in them."""
-    size = group.box[0], *geometry.size[1:]
+def pays(group: Convolution, analysis: Analysis) -> Refusal | None:
+    size = group.box[0], *WindowGeometry.of(group, collapse=False).size[1:]
+    if not all(isinstance(d, int) and d >= MIN_CHANNELS for d in group.w.shape[:2]):
+        return Refusal("too few channels or filters")
     if not all(isinstance(d, int) for d in size):
-        return True
+        return None
     batch, high, wide = (int(d) for d in size)
     tile_count = -(-high // 2) * -(-wide // 2)
-    return batch * tile_count >= MIN_TILES and 9 * high * wide >= winograd_nchw.MIN_GAIN * ELEMENTS * tile_count
+    if batch * tile_count < MIN_TILES or 9 * high * wide < winograd_nchw.MIN_GAIN * ELEMENTS * tile_count:
+        return Refusal("too few tiles, or too many wasted outputs in them")
+    return None
 
 
-def steps(group: Convolution, target: Target) -> list[Step]:
-    isa, geometry, lines = target.isa, WindowGeometry.of(group, collapse=False), Lines.of(group)
+def steps(group: Convolution, analysis: Analysis) -> list[Step]:
+    isa, geometry, lines = analysis.isa, WindowGeometry.of(group, collapse=False), Lines.of(group)
     assert lines is not None
     filters, channels = (int(d) for d in group.w.shape[:2])
     shape = MicroTileShape.fitted(isa, f32, filters)

@@ -38,7 +38,6 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import (
-    Matrix,
     Problem,
     batch_args,
     batch_count,
@@ -84,8 +83,10 @@ from sardonyx.providers.cpu.language.bf16_dot import dot_pairs
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f16, f32, i64, u32
 from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity
-from sardonyx.providers.cpu.program.steps import Step, Target
+from sardonyx.providers.cpu.program.steps import Step
+from sardonyx.providers.cpu.program.variants import Refusal
 
 TERMS = {"medium": 1, "high": 2, "highest": 3}
 """bf16 terms by precision."""
@@ -391,57 +392,72 @@ def term_count(precision: str, *dtypes: DType) -> int:
     return min(TERMS[precision], max(EXACT_TERMS.get(dtype, 3) for dtype in dtypes))
 
 
-def terms_for(p: Problem, target: Target) -> int | None:
-    """How many terms the operands are split into; None where tiles are not there, do not pay or do not carry B.
+def terms(p: Problem, analysis: Analysis) -> int:
+    """The bf16 terms that the operands are split into."""
+    return term_count(analysis.precision, p.a.dtype, p.b.dtype)
 
-    Chips without tiles may have products of bf16 pairs on vectors, which pay where there is one term.
+
+def supports(p: Problem, analysis: Analysis) -> Refusal | None:
+    """Why operands are not multiplied in bf16 terms.
+
+    Chips without tiles may have products of bf16 pairs on vectors.
     """
-    terms, b, isa = term_count(target.precision, p.a.dtype, p.b.dtype), p.b, target.isa
-    if not (isa.amx or (isa.bf16_dot and terms == 1)) or any(x.dtype not in (f32, bf16, f16) for x in (p.a, b)):
-        return None
-    tensor = p.weight
-    least = LEAST_COLUMNS if tensor is None else LEAST_ROWS[terms]
-    limits = ((p.m, least), (p.n, LEAST_COLUMNS), (p.k, LEAST_DEPTH))
-    if any(isinstance(size, int) and size < low for size, low in limits):
-        return None
-    return None if tensor is not None and identity(tensor) in target.unrepresentable else terms
+    isa = analysis.isa
+    if not isa.amx and not isa.bf16_dot:
+        return Refusal(f"no tiles on {isa.name}")
+    if not isa.amx and terms(p, analysis) != 1:
+        return Refusal(f"products of bf16 pairs have one term, the precision {analysis.precision} takes more")
+    if any(x.dtype not in (f32, bf16, f16) for x in (p.a, p.b)):
+        return Refusal("of other types than f32, f16 and bf16")
+    if p.weight is not None and identity(p.weight) in analysis.unrepresentable:
+        return Refusal("bf16 terms cannot represent a weight")
+    return None
 
 
-def is_in_panels(p: Problem, terms: int, target: Target) -> bool:
+def pays(p: Problem, analysis: Analysis) -> Refusal | None:
+    """Why multiply-adds are quicker."""
+    least = LEAST_COLUMNS if p.weight is None else LEAST_ROWS[terms(p, analysis)]
+    limits = (("rows", p.m, least), ("columns", p.n, LEAST_COLUMNS), ("depth", p.k, LEAST_DEPTH))
+    small = [f"{size} {name}" for name, size, low in limits if isinstance(size, int) and size < low]
+    return Refusal(f"too small for tiles: {', '.join(small)}") if small else None
+
+
+def is_in_panels(p: Problem, analysis: Analysis) -> bool:
     """Whether B is a constant in panels, as multiply-adds have it, and not in tiles: where rows may well be few.
 
     One row is twice as fast from panels, and 128 rows a tenth slower. Rows that are one free size, a batch, are taken
     to be few at times; rows that are more, tokens of a batch, to be many, unless they come step by step.
     """
-    rows = p.m
-    if terms != split_ahead.TERMS or p.weight is None or isinstance(rows, int):
+    rows, count = p.m, terms(p, analysis)
+    if count != split_ahead.TERMS or p.weight is None or isinstance(rows, int):
         return False
     is_single = len(rows.terms) == 1 and all(len(names) == 1 for names in rows.terms)
-    is_long = any(times >= LEAST_ROWS[terms] for times in rows.terms.values())
-    return (is_single or target.is_stepwise) and not is_long
+    is_long = any(times >= LEAST_ROWS[count] for times in rows.terms.values())
+    return (is_single or analysis.is_stepwise) and not is_long
 
 
-def with_packed_panels(p: Problem, target: Target) -> Problem:
+def with_packed_panels(p: Problem, analysis: Analysis) -> Problem:
     """With what is packed on among the outputs, in tiles."""
-    outputs, expression = with_packed_outputs(p.outputs, p.expression, target, lambda _, found: Panels.over(found))
+    outputs, expression = with_packed_outputs(p.outputs, p.expression, analysis, lambda _, found: Panels.over(found))
     return replace(p, outputs=outputs, expression=expression)
 
 
-def steps(p: Problem, terms: int, target: Target, panels: Matrix | None = None) -> list[Step]:
-    """The contraction on tiles; ``panels`` is B, if others have it there."""
-    made, p = [y.storage for y in p.outputs], with_packed_panels(p, target)
-    epilogue, blocking = Epilogue.of(p), Blocking.of(terms * 2, p.k, target.isa)
+def steps(p: Problem, analysis: Analysis) -> list[Step]:
+    """The contraction on tiles."""
+    terms = term_count(analysis.precision, p.a.dtype, p.b.dtype)
+    made, p = [y.storage for y in p.outputs], with_packed_panels(p, analysis)
+    epilogue, blocking = Epilogue.of(p), Blocking.of(terms * 2, p.k, analysis.isa)
     schedule, k_block = SCHEDULES[terms], KC_STEPS[terms]
-    has_pipelined = is_pipelined(schedule, epilogue, target.isa)
+    has_pipelined = is_pipelined(schedule, epilogue, analysis.isa)
     if has_pipelined and terms == 1:
         schedule, k_block = replace(schedule, level=2), PIPELINED_KC_STEPS
-    before_a, a = split_a(p, terms, target)
-    if is_in_panels(p, terms, target):
-        panels = panels or split_ahead.panels(p, target.isa)
+    before_a, a = split_a(p, terms, analysis)
+    panels = split_ahead.panels(p, analysis) if is_in_panels(p, analysis) else None
+    if panels is not None:
         b, before_b = TiledOperand(panels.storage, panels.batch, None, ()), list[Step]()
     else:
-        before_b, b = split_b(p, terms, target)
-    packed = target.packed_operands.get(p.a.storage)
+        before_b, b = split_b(p, terms, analysis)
+    packed = analysis.packed_operands.get(p.a.storage)
     a_dtype = p.a.dtype if packed is None or a is not packed.tiled else None
     b_dtype = None if b.flags is None else p.b.dtype
     spec = gemm_amx(
@@ -454,11 +470,11 @@ def steps(p: Problem, terms: int, target: Target, panels: Matrix | None = None) 
         **batch_args(p.batch), "m": p.m, "n": p.n, "depth": p.k,
         "macro_rows": blocking.rows, "macro_columns": blocking.columns, "k_block": k_block, **epilogue.args(p),
     }  # fmt: skip
-    unit = "tiles" if target.isa.amx else "vectors of pairs"
-    why = f"{target.precision}: {len(PRODUCTS[terms])} products of {terms} bf16 terms on {unit}"
+    unit = "tiles" if analysis.isa.amx else "vectors of pairs"
+    why = f"{analysis.precision}: {len(PRODUCTS[terms])} products of {terms} bf16 terms on {unit}"
     if a_dtype is None:
         why += "; A packed by its producer"
-    why += "".join(f"; {target.packed_operands[s].description}" for s in made if s in target.packed_operands)
+    why += "".join(f"; {analysis.packed_operands[s].description}" for s in made if s in analysis.packed_operands)
     nbytes = of_known(dims.mul(b.tiles.elements, b.tiles.dtype.itemsize))
     scratch = blocking.scratch_nbytes(1, 1 + has_pipelined)
     scratch += 0 if panels is None else split_ahead.scratch_nbytes(k_block)

@@ -1,4 +1,4 @@
-"""Selects the kernel of a contraction, and the steps that pack its operands.
+"""Matrix products of groups: what all kernels ask of a contraction, and the steps of those on vectors.
 
 AMX            bf16 terms, as many as the precision asks for (``gemm.amx``); at three terms and with constant weights,
                int8 slices (``gemm.int8_slices``)
@@ -12,30 +12,26 @@ a row then depend on the number of rows, but never on the number of threads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
-
 from sardonyx.dtypes import DType
-from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Apply, Contraction
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, batch_args, problem
-from sardonyx.providers.cpu.kernels.gemm import amx, int8_slices, split_ahead, vector
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, batch_args
+from sardonyx.providers.cpu.kernels.gemm import amx, split_ahead, vector
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_a, packed_b
-from sardonyx.providers.cpu.kernels.quantized import gemm as quantized_gemm
-from sardonyx.providers.cpu.kernels.quantized import gemm_amx as quantized_gemm_amx
 from sardonyx.providers.cpu.kernels.split.bf16 import PANEL, is_weight_representable
 from sardonyx.providers.cpu.language.values import bf16, f16, f32, f64, i8, i32, i64, register_dtype, u8, u32, u64
-from sardonyx.providers.cpu.program.steps import DOUBLED, Only, Step, Target, either
+from sardonyx.providers.cpu.program.analysis import DOUBLED, Analysis
+from sardonyx.providers.cpu.program.steps import Only, Step
+from sardonyx.providers.cpu.program.variants import Refusal
 
 SMALL = 1 << 17
 """Weights of a product that are read so quickly that to split its rows would take longer."""
 SUMMED = (f32, f64, f16, bf16, i32, i64, u32, u64)
 
 
-def supports(a: DType, b: DType) -> str | None:
-    """Why operands of these types are not multiplied here; None if they are."""
+def types_refusal(a: DType, b: DType) -> str | None:
+    """Why operands of these types are not multiplied by any kernel; None if they are."""
     if a in (i8, u8) and b is i8:
         return None
     for dtype in (a, b):
@@ -44,82 +40,44 @@ def supports(a: DType, b: DType) -> str | None:
     return None if register_dtype(a) is register_dtype(b) else f"{a} times {b} is not compiled"
 
 
-def steps(group: Contraction, target: Target) -> list[Step]:
-    reason = _refusal(group)
-    if reason is not None:
-        raise NotImplemented(reason, where=", ".join(node.op_type for node in group.nodes))
-    p = problem(group)
-    if p.b.dtype is i8:
-        return quantized_gemm_amx.steps(p, target) if target.isa.amx else quantized_gemm.steps(p, target)
-    found = _on_tiles(p, target)
-    if found is None:
-        return multiply_adds(p, target)
-    if found.terms is None:
-        many = partial(int8_slices.steps, p)
-    else:
-        many = partial(amx.steps, p, found.terms, panels=found.panels)
-    if found.few is None:
-        return many(target)
-    return either(found.few, target, partial(multiply_adds, p, panels=found.panels, is_few=True), many)
-
-
-def _refusal(group: Contraction) -> str | None:
+def refusal(group: Contraction) -> Refusal | None:
+    """Why no kernel computes a contraction: its types, or what follows the sums."""
     if not all(isinstance(step, Apply) for step in group.epilogue.steps):
-        return "a reduction follows the sums"
-    return supports(group.a.dtype, group.b.dtype)
+        return Refusal("a reduction follows the sums")
+    reason = types_refusal(group.a.dtype, group.b.dtype)
+    return None if reason is None else Refusal(reason)
 
 
-@dataclass(frozen=True)
-class OnTiles:
-    """A contraction on tiles."""
-
-    problem: Problem
-    terms: int | None
-    """In bf16 terms; None: in slices."""
-    few: Only | None
-    """The rows for which it is not."""
-    panels: Matrix | None
+def panels_for_both(p: Problem, analysis: Analysis) -> Matrix | None:
     """A constant B in a layout that tiles and multiply-adds both read, where there is one."""
-
-
-def on_tiles(group: Contraction, target: Target) -> OnTiles | None:
-    """How a contraction is carried out on tiles; None where it is not."""
-    try:
-        return None if _refusal(group) is not None else _on_tiles(problem(group), target)
-    except NotImplemented:  # sizes that are too long expressions
+    isa, dtype = analysis.isa, register_dtype(p.a.dtype)
+    if not amx.is_in_panels(p, analysis) or vector.MicroTileShape.of(isa, dtype, p.n).columns(isa, dtype) != PANEL:
         return None
+    return split_ahead.panels(p, analysis)
 
 
-def _on_tiles(p: Problem, target: Target) -> OnTiles | None:
-    terms = None if p.b.dtype is i8 else amx.terms_for(p, target)
-    if terms is None:
-        return None
-    panels = _shared(p, terms, target)
-    few = _few_rows(p, terms, target, panels is not None)
-    uses_int8_slices = not amx.is_in_panels(p, terms, target) and int8_slices.takes(p, terms, target)
-    return OnTiles(p, None if uses_int8_slices else terms, few, panels)
-
-
-def _shared(p: Problem, terms: int, target: Target) -> Matrix | None:
-    """A constant B in a layout that tiles and multiply-adds both read, where there is one."""
-    isa, dtype = target.isa, register_dtype(p.a.dtype)
-    if not amx.is_in_panels(p, terms, target) or vector.MicroTileShape.of(isa, dtype, p.n).columns(isa, dtype) != PANEL:
-        return None
-    return split_ahead.panels(p, isa)
-
-
-def _few_rows(p: Problem, terms: int, target: Target, is_shared: bool) -> Only | None:
+def few_rows(p: Problem, analysis: Analysis) -> Only | None:
     """How many rows are too few for tiles, where only the run tells: recurrences often go by the single step."""
-    least, is_recurrent = amx.LEAST_ROWS[terms], all(node.op_type in ("LSTM", "GRU", "RNN") for node in p.nodes)
+    least = amx.LEAST_ROWS[amx.terms(p, analysis)]
+    is_recurrent = all(node.op_type in ("LSTM", "GRU", "RNN") for node in p.nodes)
     if least == 1 or isinstance(p.m, int) or p.weight is None:
         return None
-    is_small = int(p.b.storage.elements) <= (DOUBLED if is_recurrent or target.is_repeated else SMALL)
-    return Only(p.m, most=least - 1) if is_shared or is_small else None
+    is_small = int(p.b.storage.elements) <= (DOUBLED if is_recurrent or analysis.is_repeated else SMALL)
+    return Only(p.m, most=least - 1) if is_small or panels_for_both(p, analysis) is not None else None
 
 
-def multiply_adds(p: Problem, target: Target, panels: Matrix | None = None, *, is_few: bool = False) -> list[Step]:
+def few_rows_steps(p: Problem, analysis: Analysis) -> list[Step]:
+    """The contraction of few rows on vectors, where more rows go to tiles."""
+    return multiply_adds(p, analysis, panels_for_both(p, analysis), is_few=True)
+
+
+def multiply_adds_refusal(p: Problem, analysis: Analysis) -> Refusal | None:
+    return Refusal("8-bit integers have kernels of their own") if p.b.dtype is i8 else None
+
+
+def multiply_adds(p: Problem, analysis: Analysis, panels: Matrix | None = None, *, is_few: bool = False) -> list[Step]:
     """The contraction on vectors; ``panels`` is B, if others have it there."""
-    isa, epilogue = target.isa, Epilogue.of(p)
+    isa, epilogue = analysis.isa, Epilogue.of(p)
     dtype = register_dtype(p.a.dtype)
     is_own = panels is None and p.weight is not None and isinstance(p.n, int)
     shape = (
@@ -128,7 +86,7 @@ def multiply_adds(p: Problem, target: Target, panels: Matrix | None = None, *, i
         else vector.MicroTileShape.of(isa, dtype, p.n)
     )
     shape = shape.low if is_few else shape
-    stored, why = storage_dtype(p, target)
+    stored, why = storage_dtype(p, analysis)
     before_a, a = packed_a(p, dtype)
     before_b, b = packed_b(p, stored, shape.columns(isa, dtype), isa) if panels is None else ([], panels)
     spec = vector.gemm(dtype=dtype, b_dtype=stored, epilogue=epilogue, shape=shape)
@@ -144,13 +102,13 @@ def multiply_adds(p: Problem, target: Target, panels: Matrix | None = None, *, i
     return [*before_a, *before_b, step]
 
 
-def storage_dtype(p: Problem, target: Target) -> tuple[DType, str]:
+def storage_dtype(p: Problem, analysis: Analysis) -> tuple[DType, str]:
     """The type in which B's panels are stored, and why."""
-    b, isa = p.b, target.isa
+    b, isa = p.b, analysis.isa
     tensor = p.weight
     if tensor is None:
         return register_dtype(b.dtype), "B is packed at run time"
-    if target.precision == "medium" and b.dtype is f32 and is_weight_representable(tensor.peek()):
+    if analysis.precision == "medium" and b.dtype is f32 and is_weight_representable(tensor.peek()):
         return bf16, "B in bf16, as the precision allows"
     no_tiles = "tiles do not pay or do not carry it" if isa.amx else f"no tiles on {isa.name}"
     return b.dtype, no_tiles if b.dtype in (f32, f16, bf16) else "exact"

@@ -17,6 +17,7 @@ from typing import Any
 
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import Problem, matrix_params
+from sardonyx.providers.cpu.kernels.gemm import amx
 from sardonyx.providers.cpu.kernels.gemm.amx import with_packed_panels
 from sardonyx.providers.cpu.kernels.gemm.f32_fallback import F32Fallback, any_flag_set
 from sardonyx.providers.cpu.kernels.gemm.macro_tile import MICRO_TILE, Blocking, MacroTiles, PipelinedEpilogue
@@ -42,13 +43,15 @@ from sardonyx.providers.cpu.kernels.split.int8_slices import (
     scales_of,
     sliced_constant,
     sliced_rows,
-    slices_refusal,
+    slices_key,
 )
 from sardonyx.providers.cpu.language.amx import Tiles
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i8, i32, i64
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.providers.cpu.program.variants import Refusal
 
 TERMS = 3
 """bf16 terms of results that are packed for other products."""
@@ -58,27 +61,36 @@ LEAST_DEPTH = 96
 """Numbers of a sum that fill three quarters of a step; shorter ones fill more of bf16 terms, in steps of 32."""
 
 
-def takes(p: Problem, terms: int | None, target: Target) -> bool:
-    """Whether a contraction that could use bf16 terms uses int8 slices."""
-    tensor = p.weight
-    if terms != TERMS or tensor is None or p.batch or not target.isa.amx:
-        return False
-    is_f32 = p.a.dtype is f32 and p.b.dtype is f32 and p.a.column == 1
-    return is_f32 and int(p.k) >= LEAST_DEPTH and slices_refusal(tensor) not in target.unrepresentable
+def supports(p: Problem, analysis: Analysis) -> Refusal | None:
+    if found := amx.supports(p, analysis):
+        return found
+    if amx.terms(p, analysis) != TERMS or not analysis.isa.amx:
+        return Refusal(f"the precision {analysis.precision} takes fewer terms")
+    if p.weight is None or p.batch:
+        return Refusal("B is not constant, or the products are a batch")
+    if p.a.dtype is not f32 or p.b.dtype is not f32 or p.a.column != 1:
+        return Refusal("of other types than f32, or rows of A are not contiguous")
+    return Refusal("slices cannot represent a weight") if slices_key(p.weight) in analysis.unrepresentable else None
 
 
-def steps(p: Problem, target: Target) -> list[Step]:
-    made, p = [y.storage for y in p.outputs], with_packed_panels(p, target)
-    epilogue, blocking = Epilogue.of(p), Blocking.of(SLICES, p.k, target.isa)
-    before, rows = sliced_rows(p, target)
-    b = sliced_constant(p, target.isa)
+def pays(p: Problem, analysis: Analysis) -> Refusal | None:
+    if amx.is_in_panels(p, analysis):
+        return Refusal("rows may be few: B stays in panels, which one row reads too")
+    return Refusal(f"sums of {p.k} products") if int(p.k) < LEAST_DEPTH else amx.pays(p, analysis)
+
+
+def steps(p: Problem, analysis: Analysis) -> list[Step]:
+    made, p = [y.storage for y in p.outputs], with_packed_panels(p, analysis)
+    epilogue, blocking = Epilogue.of(p), Blocking.of(SLICES, p.k, analysis.isa)
+    before, rows = sliced_rows(p, analysis)
+    b = sliced_constant(p, analysis.isa)
     args = {
         **rows.args(), **p.a.args("a_source"), "b": Ref(b), "m": p.m, "n": p.n, "depth": p.k,
         "macro_rows": blocking.rows, "macro_columns": blocking.columns, "k_block": block_steps(int(p.k)),
         **epilogue.args(p),
     }  # fmt: skip
-    why = f"{target.precision}: {PRODUCTS} products of {SLICES} slices on tiles"
-    why += "".join(f"; {target.packed_operands[s].description}" for s in made if s in target.packed_operands)
+    why = f"{analysis.precision}: {PRODUCTS} products of {SLICES} slices on tiles"
+    why += "".join(f"; {analysis.packed_operands[s].description}" for s in made if s in analysis.packed_operands)
     scratch = blocking.scratch_nbytes(SPARE)
     spec = gemm_int8_slices(epilogue=epilogue)
     return [*before, Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, b.elements, why)]

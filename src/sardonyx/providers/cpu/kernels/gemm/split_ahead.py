@@ -33,7 +33,8 @@ from sardonyx.providers.cpu.kernels.split.bf16 import (
 )
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, i32, i64, u32
-from sardonyx.providers.cpu.machine.isa import LINE_NBYTES, Isa
+from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
+from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity, once
 from sardonyx.providers.cpu.program.steps import Packed, Unrepresentable
 
@@ -124,9 +125,9 @@ class Ahead:
 # -- what contractions ask for
 
 
-def panels(p: Problem, isa: Isa) -> Matrix:
+def panels(p: Problem, analysis: Analysis) -> Matrix:
     """A constant B in the f32 panels of ``gemm.vector``; ``Unrepresentable`` if bf16 terms cannot represent it."""
-    tensor = p.weight
+    tensor, isa = p.weight, analysis.isa
     assert tensor is not None
     _, b = packed_b(p, p.b.dtype, PANEL, isa)
     packed, name = b.storage, identity(tensor)
@@ -141,8 +142,11 @@ def panels(p: Problem, isa: Isa) -> Matrix:
         return made
 
     key = ("plain", *packed.key)
-    made = Packed("constant", packed.dtype, packed.elements, packed.value, key=key, make=make, packing=packed.packing)
-    return replace(b, storage=made)
+    if key not in analysis.panels:
+        analysis.panels[key] = Packed(
+            "constant", packed.dtype, packed.elements, packed.value, key=key, make=make, packing=packed.packing
+        )
+    return replace(b, storage=analysis.panels[key])
 
 
 def _params(source: DType) -> Params:

@@ -23,7 +23,8 @@ from sardonyx.providers.cpu.kernels.common.matrices import Matrix, number
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
 
 BLOCK = 64
 """Points of a block."""
@@ -48,7 +49,7 @@ class GridSampleConfig:
         return self.count * BLOCK * (8 + self.work.bits // 8)
 
 
-def steps(group: GridSample, target: Target) -> list[Step]:
+def steps(group: GridSample, analysis: Analysis) -> list[Step]:
     x, box = group.x, group.box
     taps = tuple(v.shape[0] for v in group.indices if isinstance(v.shape[0], int))
     if not all(views.is_dense(v) for v in (*group.indices, *group.weights)):

@@ -18,10 +18,8 @@ from functools import reduce
 from typing import Any
 
 from sardonyx.dtypes import DType
-from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
-from sardonyx.ir.dims import Known
-from sardonyx.lower.groups import Apply, Pool
+from sardonyx.lower.groups import Pool
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.image_block import ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
@@ -33,7 +31,9 @@ from sardonyx.providers.cpu.kernels.image.pool_rows import RegisterRows, is_narr
 from sardonyx.providers.cpu.kernels.math.reducers import extreme, lowest
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Step
+from sardonyx.providers.cpu.program.variants import Refusal
 
 ROW = 4096
 """Elements of the combined row, at most: 16 KiB of f32."""
@@ -102,26 +102,19 @@ class PoolConfig:
         return 3 * self.pitch(lanes) * self.dtype.bits // 8
 
 
-def steps(group: Pool, target: Target) -> list[Step]:
-    if not all(isinstance(step, Apply) for step in group.epilogue.steps):
-        raise NotImplemented("a reduction follows a pooling", where=", ".join(node.op_type for node in group.nodes))
-    counted: dict[str, Ref | Known | float] = {}
-    if group.kind == MEAN:
-        lead = (0,) * (3 - len(group.window.pads))
-        before, after = ((0,) * 3,) * 2 if group.ends is None else (lead + group.window.pads, lead + group.ends)
-        counted |= {f"before_{a}": d for a, d in zip(AXES, before, strict=True)}
-        counted |= {f"after_{a}": d for a, d in zip(AXES, after, strict=True)}
-    by_pixel = pool_nhwc.steps(group, counted, target)
-    if by_pixel is not None:
-        return by_pixel
+def supports(group: Pool, analysis: Analysis) -> Refusal | None:
+    return pool_nhwc.epilogue_refusal(group)
+
+
+def steps(group: Pool, analysis: Analysis) -> list[Step]:
     geometry, dtype = WindowGeometry.of(group), register_dtype(group.x.dtype)
-    lanes = lanes_of(target.isa.lanes, dtype)
+    lanes = lanes_of(analysis.isa.lanes, dtype)
     config = PoolConfig(
-        group.kind, dtype, geometry.taps, geometry.has_unit_stride, target.exceeds_cache(group.x)
+        group.kind, dtype, geometry.taps, geometry.has_unit_stride, analysis.target.exceeds_cache(group.x)
     ).with_unrolled_rows(geometry, lanes)
     epilogue, more = geometry.epilogue(group)
-    epilogue = epilogue.with_non_temporal_stores(group.outputs, target)
-    args = {**geometry.args(), "channels": group.box[1], **counted, **more}
+    epilogue = epilogue.with_non_temporal_stores(group.outputs, analysis)
+    args = {**geometry.args(), "channels": group.box[1], **pool_nhwc.counted_padding(group), **more}
     flops = of_known(dims.product((sum(geometry.taps.kernel), *group.box)))
     scratch = config.scratch_nbytes(lanes)
     spec = pool_nchw(config=config, x_dtype=group.x.dtype, epilogue=epilogue)

@@ -14,7 +14,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
-from sardonyx.lower.groups import Expression, Pool, Storage, Window
+from sardonyx.lower.groups import Apply, Expression, Pool, Storage, Window
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.common.nhwc_window import (
@@ -28,7 +28,9 @@ from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK
 from sardonyx.providers.cpu.kernels.math.reducers import extreme, lowest
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bf16, i16, i64, register_dtype, u16
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.providers.cpu.program.variants import Refusal
 
 MAX, MEAN = "max", "mean"
 """Kinds of pooling; the third, ``sum``, is a mean without the division."""
@@ -38,26 +40,34 @@ MIN_SEPARABLE_TAPS = 20
 """Taps of a window from which on two steps are faster."""
 
 
-def steps(group: Pool, counted: dict[str, Ref | Known | float], target: Target) -> list[Step] | None:
-    """None where the image is not NHWC. ``counted`` are the arguments of ``counted_padding_params``."""
-    found = NhwcWindow.of(group, target, allow_nchw_output=True)
-    if found is None:
-        return None
+def supports(group: Pool, analysis: Analysis) -> Refusal | None:
+    is_nhwc = NhwcWindow.of(group, analysis, allow_nchw_output=True) is not None
+    return epilogue_refusal(group) or (None if is_nhwc else Refusal("the image is not NHWC"))
+
+
+def epilogue_refusal(group: Pool) -> Refusal | None:
+    is_pointwise = all(isinstance(step, Apply) for step in group.epilogue.steps)
+    return None if is_pointwise else Refusal("a reduction follows a pooling")
+
+
+def steps(group: Pool, analysis: Analysis) -> list[Step]:
+    found = NhwcWindow.of(group, analysis, allow_nchw_output=True)
+    assert found is not None
     if (
         group.kind == MAX
         and found.config.taps.count >= MIN_SEPARABLE_TAPS
         and (halves := _separated(group)) is not None
+        # the second half has no kernel where its outputs are NCHW and one column wide
+        and all(supports(half, analysis) is None for half in halves)
     ):
-        both = [steps(half, counted, target) for half in halves]
-        if all(both):  # the second half is declined where its outputs are NCHW and one column wide
-            return [step for half in both for step in half or ()]
+        return [step for half in halves for step in steps(half, analysis)]
     config, epilogue = found.config, found.epilogue
     if group.kind == MAX and _moves_packed_bits(found):
         config = replace(config, dtype=i16, compares_bits=True)
     flops = dims.known(dims.product((config.taps.count, *group.box))) or 0
     spec = pool_nhwc(kind=group.kind, config=config, x_dtype=found.x_dtype, epilogue=epilogue)
     variant = f"{config.pixels} pixels x {'32' if config.compares_bits else 'a vector of'} channels"
-    args = {**found.args, **counted}
+    args = {**found.args, **counted_padding(group)}
     writes = epilogue.writes | ({"image"} if config.terms else set())
     return [Step(spec, args, writes, group.nodes, 0, flops, found.geometry.nbytes, variant)]
 
@@ -94,6 +104,16 @@ def _separated(group: Pool) -> tuple[Pool, Pool] | None:
     kept = Expression((register_dtype(x.dtype),), (), (0,))
     first = replace(group, epilogue=kept, extra=(), outputs=(row,), window=along)
     return first, replace(group, x=row, window=across)
+
+
+def counted_padding(group: Pool) -> dict[str, Ref | Known | float]:
+    """The arguments of ``counted_padding_params``."""
+    if group.kind != MEAN:
+        return {}
+    lead = (0,) * (3 - len(group.window.pads))
+    before, after = ((0,) * 3,) * 2 if group.ends is None else (lead + group.window.pads, lead + group.ends)
+    counted: dict[str, Ref | Known | float] = {f"before_{a}": d for a, d in zip(AXES, before, strict=True)}
+    return counted | {f"after_{a}": d for a, d in zip(AXES, after, strict=True)}
 
 
 def counted_padding_params(kind: str) -> Params:

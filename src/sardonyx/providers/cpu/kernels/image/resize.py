@@ -37,7 +37,8 @@ from sardonyx.providers.cpu.kernels.image.resize_row import Row
 from sardonyx.providers.cpu.kernels.image.resize_shuffle import ShuffleTable, may_shuffle, source_vectors_of
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64, register_dtype
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
 
 MIN_ROW = 8
 """Elements from which on an axis that is not resampled may be the innermost one."""
@@ -86,8 +87,8 @@ def _innermost(group: Resample) -> int:
     return max(i for i, _ in group.along) if is_short else found
 
 
-def steps(group: Resample, target: Target) -> list[Step]:
-    layout, lanes = _Layout(group), target.isa.lanes
+def steps(group: Resample, analysis: Analysis) -> list[Step]:
+    layout, lanes = _Layout(group), analysis.isa.lanes
     x, rest = layout.views[0], layout.views[1:]
     extra, outputs = rest[: len(group.extra)], rest[len(group.extra) :]
     box, last = outputs[0].shape, layout.rank - 1
@@ -96,7 +97,7 @@ def steps(group: Resample, target: Target) -> list[Step]:
     epilogue, more = Epilogue.over(expression, operands, results, box[last], last - 1)
     if config.is_copy:
         epilogue = replace(epilogue, outputs=tuple(replace(y, dtype=config.x) for y in epilogue.outputs))
-    epilogue = epilogue.with_non_temporal_stores(outputs, target)
+    epilogue = epilogue.with_non_temporal_stores(outputs, analysis)
     args = {"x": Ref.of(x), **more, **_args(layout, box)}
     scratch = _scratch_nbytes(layout, config, box, lanes)
     axes = [Axis(d, tuple(v.strides[i] for v in rest)) for i, d in enumerate(box)]

@@ -21,7 +21,8 @@ from sardonyx.providers.cpu.language.context import Code
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.polling import is_stopped
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, f32, f64, i64, register_dtype
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
 
 INSIDE, MAX = "inside", "max"
 MAX_COORDINATE = 1 << 24
@@ -47,7 +48,7 @@ class RoiAlignConfig:
         return register_dtype(self.x)
 
 
-def steps(group: RoiAlign, target: Target) -> list[Step]:
+def steps(group: RoiAlign, analysis: Analysis) -> list[Step]:
     x, rois, batches = group.operands
     config = RoiAlignConfig(
         x.dtype, rois.dtype, batches.dtype, group.kind, group.spatial_scale, group.shift, group.sampling_ratio

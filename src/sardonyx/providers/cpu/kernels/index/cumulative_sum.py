@@ -10,7 +10,8 @@ from sardonyx.lower.groups import CumulativeSum, View
 from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, Nest, load, nest_loop, product, store, stride_class
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Val, i64, register_dtype
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
 
 CHUNK = 64
 """Adjacent elements whose sums are in registers together, so that whole cache lines are read once."""
@@ -29,7 +30,7 @@ class CumulativeSumConfig:
     exclusive: bool
 
 
-def steps(group: CumulativeSum, target: Target) -> list[Step]:
+def steps(group: CumulativeSum, analysis: Analysis) -> list[Step]:
     views = [_without(v, group.axis) for v in (group.x, group.out)]
     axes = Nest.of(views[0].shape, views).ordered(1).axes or (Axis(1, (1, 1)),)
     kinds = stride_class(axes[-1].strides[0]), stride_class(axes[-1].strides[1])

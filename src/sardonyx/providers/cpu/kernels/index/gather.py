@@ -26,7 +26,8 @@ from sardonyx.providers.cpu.kernels.common.loop_nest import (
 )
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
 
 CHUNK = 4096
 """Elements of a row that are one work item."""
@@ -46,7 +47,7 @@ class GatherConfig:
     """A row is one element: the last axis is an axis of the indices."""
 
 
-def steps(group: Gather, target: Target) -> list[Step]:
+def steps(group: Gather, analysis: Analysis) -> list[Step]:
     axis, after = group.axis, group.axis + len(group.indices.shape)
     out = group.out
     views = (
@@ -63,7 +64,7 @@ def steps(group: Gather, target: Target) -> list[Step]:
     return [_step(group, axes, is_single=not rows)]
 
 
-def gather_elements_steps(group: GatherElements, target: Target) -> list[Step]:
+def gather_elements_steps(group: GatherElements, analysis: Analysis) -> list[Step]:
     """Element by element, or row by row where adjacent elements have the same index."""
     out, axis = group.out, group.axis
     data = replace(

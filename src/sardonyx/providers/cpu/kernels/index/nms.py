@@ -17,13 +17,14 @@ from sardonyx.providers.cpu.kernels.index.top_k import key_of, worse
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.polling import is_stopped
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i32, i64
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
 
 BOX_VALUES = 5
 """Values stored for a box: its lower and upper corner, and its area."""
 
 
-def steps(group: NonMaxSuppression, target: Target) -> list[Step]:
+def steps(group: NonMaxSuppression, analysis: Analysis) -> list[Step]:
     batch, classes, count = group.scores.shape
     units = product((batch, classes))
     kept, counts = (Ref(Storage("temporary", dtypes.i64, n)) for n in (product((units, group.max_per_class)), units))

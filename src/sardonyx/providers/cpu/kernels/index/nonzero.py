@@ -15,13 +15,14 @@ from sardonyx.lower.groups import CountedGather, NonZero, Storage
 from sardonyx.providers.cpu.kernels.common.loop_nest import known, load, product, store, stride_class
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bool_, i32, i64
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
 
 CHUNK = 4096
 """Elements of the mask that are counted together, as one work item."""
 
 
-def steps(group: NonZero, target: Target) -> list[Step]:
+def steps(group: NonZero, analysis: Analysis) -> list[Step]:
     (size,), (stride,) = group.mask.shape, group.mask.strides
     chunks = known(dims.ceildiv(size, CHUNK))
     counts = Ref(Storage("temporary", dtypes.i64, chunks))
@@ -100,7 +101,7 @@ def nonzero(
             before += 1
 
 
-def counted_gather_steps(group: CountedGather, target: Target) -> list[Step]:
+def counted_gather_steps(group: CountedGather, analysis: Analysis) -> list[Step]:
     outer, size, inner = group.x.shape
     dtype = of_name(f"u{group.x.dtype.itemsize * 8}")
     spec = counted_gather(dtype=dtype, kind=stride_class(group.x.strides[2]))

@@ -19,7 +19,8 @@ from sardonyx.providers.cpu.kernels.loops import loop
 from sardonyx.providers.cpu.kernels.math.reducers import extreme
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
 
 INDICES, UPDATES, OUT = range(3)
 
@@ -38,7 +39,7 @@ class ScatterConfig:
     reduction: str
 
 
-def steps(group: Scatter, target: Target) -> list[Step]:
+def steps(group: Scatter, analysis: Analysis) -> list[Step]:
     box, views = group.updates.shape, (group.indices, group.updates, group.places)
     is_indexed = [s == 0 for s in group.places.strides]
     free, indexed = (
@@ -62,7 +63,7 @@ def steps(group: Scatter, target: Target) -> list[Step]:
     identity = Expression((group.data.dtype,), (), (0,))
     copy = Loop(group.nodes, group.out.shape, 0, (group.data,), identity, (group.out,))
     scattered = Step(scatter(config=config), args, frozenset((f"m{OUT}",)), group.nodes, nbytes=moved)
-    return [*loop.steps(copy, target), scattered]
+    return [*loop.steps(copy, analysis), scattered]
 
 
 def _axes(view: View, is_indexed: list[bool], kind: bool) -> View:

@@ -17,7 +17,8 @@ from sardonyx.providers.cpu.kernels.common.loop_nest import Nest, known, load, n
 from sardonyx.providers.cpu.kernels.index.heap import Entry, Heap
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bool_, i32, i64, register_dtype
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
 
 X, VALUES, INDICES = range(3)
 UNROLL = 4
@@ -36,7 +37,7 @@ class TopKConfig:
     largest: bool
 
 
-def steps(group: TopK, target: Target) -> list[Step]:
+def steps(group: TopK, analysis: Analysis) -> list[Step]:
     views = (group.x, group.values, group.indices)
     axes = Nest.of(group.x.shape[:-1], [_rows(v) for v in views]).axes
     config = TopKConfig(group.x.dtype, len(axes), stride_class(group.x.strides[-1]), group.largest)

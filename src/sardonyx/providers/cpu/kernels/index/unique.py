@@ -15,10 +15,11 @@ from sardonyx.providers.cpu.kernels.index.heap import Entry, Heap
 from sardonyx.providers.cpu.kernels.index.top_k import key_of, worse
 from sardonyx.providers.cpu.language.dsl import Kernel, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
 
 
-def steps(group: Unique, target: Target) -> list[Step]:
+def steps(group: Unique, analysis: Analysis) -> list[Step]:
     rows, width = group.x.shape
     args: dict[str, Any] = {
         "x": Ref.of(group.x), "rows": rows, "width": width, "along": group.x.strides[0], "across": group.x.strides[1],

@@ -8,7 +8,7 @@ output's axis.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sardonyx.dtypes import of_name
 from sardonyx.ir import dims
@@ -29,7 +29,9 @@ from sardonyx.providers.cpu.kernels.math.transpose import transposed
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, i64, register_dtype
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.providers.cpu.program.variants import Refusal
 
 TRANSPOSED = "t"
 """The access class of an input that is transposed."""
@@ -111,11 +113,23 @@ def axes_of(loop: Loop) -> list[Axis]:
     return list(Nest.of(loop.extents, views).ordered(len(loop.inputs)).axes)
 
 
-def steps(loop: Loop, target: Target) -> list[Step]:
-    """The step of a loop that transposes an input; empty for others."""
-    e, n, views, axes = loop.expression, len(loop.inputs), (*loop.inputs, *loop.outputs), axes_of(loop)
+class _Axes(NamedTuple):
+    """The axes of a transpose."""
+
+    outer: list[Axis]
+    across: Axis
+    """Along which some inputs are contiguous."""
+    inner: Axis
+    """Along which outputs are contiguous."""
+    transposed: list[int]
+    """Those inputs."""
+
+
+def _transposed_axes(loop: Loop) -> _Axes | None:
+    """None for a loop that transposes no input, or along axes that are too short."""
+    n, axes = len(loop.inputs), axes_of(loop)
     if len(axes) < 2 or any(stride_class(s) != "1" for s in axes[-1].strides[n:]):
-        return []
+        return None
     inner = axes.pop()
     transposed_inputs = [
         [v for v in range(n) if a.strides[v] == 1 and stride_class(inner.strides[v]) == "s"] for a in axes
@@ -123,13 +137,27 @@ def steps(loop: Loop, target: Target) -> list[Step]:
     best = max(range(len(axes)), key=lambda i: len(transposed_inputs[i]))
     across = axes.pop(best)
     if not transposed_inputs[best] or any(isinstance(a.extent, int) and a.extent < MIN_EXTENT for a in (inner, across)):
-        return []
-    kinds = tuple(TRANSPOSED if v in transposed_inputs[best] else stride_class(inner.strides[v]) for v in range(n))
+        return None
+    return _Axes(axes, across, inner, transposed_inputs[best])
+
+
+def supports(group: Loop, analysis: Analysis) -> Refusal | None:
+    is_transpose = _transposed_axes(as_integers(group)) is not None
+    return None if is_transpose else Refusal("no input is transposed, or along short axes")
+
+
+def steps(group: Loop, analysis: Analysis) -> list[Step]:
+    """The step of a loop that transposes an input."""
+    loop = as_integers(group)
+    e, n, views, found = loop.expression, len(loop.inputs), (*loop.inputs, *loop.outputs), _transposed_axes(loop)
+    assert found is not None
+    axes, across, inner, transposed = found
+    kinds = tuple(TRANSPOSED if v in transposed else stride_class(inner.strides[v]) for v in range(n))
     bits = max(register_dtype(t).bits for t in e.operands)
-    side = min(16, max(2, target.isa.lanes * 32 // bits))
-    tiles = max(1, min(target.isa.registers // 2, LINE_NBYTES * 8 // bits) // side)
+    side = min(16, max(2, analysis.isa.lanes * 32 // bits))
+    tiles = max(1, min(analysis.isa.registers // 2, LINE_NBYTES * 8 // bits) // side)
     is_non_temporal = all(
-        target.writes_non_temporal(y) and side * y.dtype.itemsize % LINE_NBYTES == 0 for y in loop.outputs
+        analysis.target.writes_non_temporal(y) and side * y.dtype.itemsize % LINE_NBYTES == 0 for y in loop.outputs
     )
     has_edge = not isinstance(inner.extent, int) or inner.extent % (side * tiles) > 0
     config = TransposeConfig(

@@ -10,13 +10,14 @@ from sardonyx.lower.groups import Fill
 from sardonyx.providers.cpu.kernels.common.loop_nest import Nest, product, store, stride_class
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64, register_dtype
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
 
 CHUNK = 4096
 """Elements of a range that are one work item."""
 
 
-def steps(group: Fill, target: Target) -> list[Step]:
+def steps(group: Fill, analysis: Analysis) -> list[Step]:
     out = group.out
     axes = Nest.of(out.shape, [out]).axes
     assert len(axes) <= 1, "the elements of a fill are evenly spaced"

@@ -13,11 +13,13 @@ from typing import Any
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Apply, Expression, Loop
 from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, apply, known, nest_loop, product, traffic
-from sardonyx.providers.cpu.kernels.loops.copy import axes_of
+from sardonyx.providers.cpu.kernels.loops.copy import as_integers, axes_of
 from sardonyx.providers.cpu.kernels.math.transpose import deinterleaved, interleaved
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64, register_dtype
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.providers.cpu.program.variants import Refusal
 
 MAX_PLANES = 15
 """The largest number of planes."""
@@ -39,16 +41,27 @@ class InterleaveConfig:
     lanes: int
 
 
-def steps(loop: Loop, target: Target) -> list[Step]:
-    """The step of a loop that interleaves or deinterleaves with few operations; empty for others."""
+def supports(group: Loop, analysis: Analysis) -> Refusal | None:
+    loop = as_integers(group)
+    return None if _axes(loop, axes_of(loop)) else Refusal("no few planes that are interleaved")
+
+
+def _axes(loop: Loop, axes: list[Axis]) -> tuple[Axis, Axis, tuple[str, ...]] | None:
+    """The axis of the planes, the one along them, and the layouts of all views; None if a view has another one."""
+    pairs = ((f, a) for f in axes for a in axes if f is not a)
+    return next(((f, a, layouts) for f, a in pairs if (layouts := _layouts(f, a, len(loop.inputs)))), None)
+
+
+def steps(group: Loop, analysis: Analysis) -> list[Step]:
+    """The step of a loop that interleaves or deinterleaves with few operations."""
+    loop = as_integers(group)
     e, n, views, axes = loop.expression, len(loop.inputs), (*loop.inputs, *loop.outputs), axes_of(loop)
-    found = next(((f, a, layouts) for f in axes for a in axes if f is not a and (layouts := _layouts(f, a, n))), None)
-    if found is None:
-        return []
+    found = _axes(loop, axes)
+    assert found is not None
     planes, long, layouts = found
     outer = [a for a in axes if a is not planes and a is not long]
     bits = max(register_dtype(t).bits for t in e.types)
-    config = InterleaveConfig(e, layouts, int(planes.extent), len(outer), min(16, target.isa.lanes * 32 // bits))
+    config = InterleaveConfig(e, layouts, int(planes.extent), len(outer), min(16, analysis.isa.lanes * 32 // bits))
     args: dict[str, Any] = {f"m{v}": Ref.of(view) for v, view in enumerate(views)}
     args |= {f"n{i}": a.extent for i, a in enumerate((*outer, long))}
     args |= {f"s{v}_{i}": a.strides[v] for v in range(len(views)) for i, a in enumerate((*outer, planes))}

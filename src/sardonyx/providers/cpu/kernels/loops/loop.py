@@ -26,7 +26,8 @@ from sardonyx.providers.cpu.kernels.loops.passes import is_expensive, operations
 from sardonyx.providers.cpu.kernels.loops.row import SAVED_GAP
 from sardonyx.providers.cpu.kernels.split.bf16 import PackedOperand, with_packed_outputs
 from sardonyx.providers.cpu.language.values import bf16
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
 
 CHUNK = 4096
 """Elements of a pointwise loop that are one work item."""
@@ -47,36 +48,42 @@ MAX_SAVED = 1 << 20
 """Elements of a row up to which values are saved rather than recomputed."""
 
 
-def steps(group: Loop, target: Target) -> list[Step]:
+def steps(group: Loop, analysis: Analysis) -> list[Step]:
+    """A loop by whichever kernel takes it: loops that kernels add to their own steps, which no pass has seen."""
+    if interleave.supports(group, analysis) is None:
+        return interleave.steps(group, analysis)
+    return (fused_steps if copy.supports(group, analysis) else copy.steps)(group, analysis)
+
+
+def fused_steps(group: Loop, analysis: Analysis) -> list[Step]:
     """One step, or several for long reductions of few rows."""
     loop = copy.as_integers(group)
-    moved = interleave.steps(loop, target) or copy.steps(loop, target)
-    if moved:
-        return moved
     count = product(loop.extents[len(loop.extents) - loop.reduced :])
     if _is_pointwise(loop):
-        return [_pointwise(loop, target, count)]
-    loops = _split_passes(loop, target)
+        return [_pointwise(loop, analysis, count)]
+    loops = _split_passes(loop, analysis)
     if loops is not None:
-        return [step for one in loops for step in steps(one, target)]
+        return [step for one in loops for step in steps(one, analysis)]
     across = _split_across(loop)
     stages = across or two_stage_reduction.split_rows(loop)
     if stages is None:
         words = "; ".join(
-            target.packed_operands[v.storage].description for v in loop.outputs if v.storage in target.packed_operands
+            analysis.packed_operands[v.storage].description
+            for v in loop.outputs
+            if v.storage in analysis.packed_operands
         )
-        made = _reduction(_with_packed_outputs(loop, target), target, count)
+        made = _reduction(_with_packed_outputs(loop, analysis), analysis, count)
         return [replace(made, variant=words) if words else made]
     chunk = 0 if across else two_stage_reduction.CHUNK
-    return [_reduction(stages[0], target, count, chunk), _reduction(stages[1], target, count)]
+    return [_reduction(stages[0], analysis, count, chunk), _reduction(stages[1], analysis, count)]
 
 
-def bit_cast_steps(group: BitCast, target: Target) -> list[Step]:
-    return steps(copy.bit_cast_loop(group), target)
+def bit_cast_steps(group: BitCast, analysis: Analysis) -> list[Step]:
+    return steps(copy.bit_cast_loop(group), analysis)
 
 
-def _split_passes(loop: Loop, target: Target) -> list[Loop] | None:
-    is_across = _column(loop) is not None and not any(v.storage in target.packed_operands for v in loop.outputs)
+def _split_passes(loop: Loop, analysis: Analysis) -> list[Loop] | None:
+    is_across = _column(loop) is not None and not any(v.storage in analysis.packed_operands for v in loop.outputs)
     return two_stage_reduction.split_passes(loop) if is_across else None
 
 
@@ -94,7 +101,7 @@ def is_row_by_row(loop: Loop) -> bool:
     return len(row_axes) == 1 and row_axes[0].extent == loop.extents[-1] and not _is_across(loop, outer, row_axes)
 
 
-def _with_packed_outputs(loop: Loop, target: Target) -> Loop:
+def _with_packed_outputs(loop: Loop, analysis: Analysis) -> Loop:
     """With the outputs that consumers read packed in that layout."""
 
     def packed(view: View, found: PackedOperand) -> View:
@@ -103,7 +110,7 @@ def _with_packed_outputs(loop: Loop, target: Target) -> Loop:
         assert tiled.flags is not None
         return PackedRows(tiled.tiles, view.shape, (*rows, 0), flags=tiled.flags, terms=found.terms)
 
-    outputs, expression = with_packed_outputs(loop.outputs, loop.expression, target, packed)
+    outputs, expression = with_packed_outputs(loop.outputs, loop.expression, analysis, packed)
     return replace(loop, outputs=outputs, expression=expression)
 
 
@@ -112,7 +119,7 @@ def _is_pointwise(loop: Loop) -> bool:
     return full and not any(isinstance(s, Reduce) for s in loop.expression.steps)
 
 
-def _pointwise(loop: Loop, target: Target, count: Known) -> Step:
+def _pointwise(loop: Loop, analysis: Analysis, count: Known) -> Step:
     axes = Nest.of(loop.extents, (*loop.inputs, *loop.outputs)).ordered(len(loop.inputs)).axes
     if not axes:
         axes = (Axis(1, (0,) * len(loop.inputs) + (1,) * len(loop.outputs)),)
@@ -120,8 +127,8 @@ def _pointwise(loop: Loop, target: Target, count: Known) -> Step:
     closest = _closest(axes[:-1]) if not loop.expression.steps and len(loop.inputs) == 1 else len(axes) - 2
     if closest < len(axes) - 2:
         outer = (*axes[:closest], *axes[closest + 1 : -2], axes[closest])
-        return Layout(outer, axes[-2], axes[-1:], CHUNK, is_row_blocked=True).step(loop, target, count)
-    return Layout(axes[:-1], None, axes[-1:], CHUNK).step(loop, target, count)
+        return Layout(outer, axes[-2], axes[-1:], CHUNK, is_row_blocked=True).step(loop, analysis, count)
+    return Layout(axes[:-1], None, axes[-1:], CHUNK).step(loop, analysis, count)
 
 
 def _widened(axes: tuple[Axis, ...], inputs: int) -> tuple[Axis, ...]:
@@ -139,17 +146,17 @@ def _closest(axes: Sequence[Axis]) -> int:
     return min(range(len(axes)), key=lambda i: (typical(axes[i].strides[0]) or TYPICAL_SIZE**4, -i), default=-1)
 
 
-def _reduction(loop: Loop, target: Target, count: Known, chunk: int = 0) -> Step:
+def _reduction(loop: Loop, analysis: Analysis, count: Known, chunk: int = 0) -> Step:
     outer, row_axes = _rows(loop)
     if not chunk and _is_across(loop, outer, row_axes):
         across = Layout(outer[:-1], outer[-1], row_axes, 0)
-        lanes = across.config(loop).lanes(target.isa.lanes)
+        lanes = across.config(loop).lanes(analysis.isa.lanes)
         vectors = max(2, min(2 if _is_expensive(loop.expression) else 8, ACROSS_BLOCK // lanes))
         rows = product(a.extent for a in outer)
         adjacent = ACROSS_BLOCK if isinstance(rows, int) and rows <= two_stage_reduction.MAX_COLUMNS else ADJACENT_ROWS
         chunk = adjacent if across.config(loop).is_adjacent_rows else lanes * vectors
-        return replace(across, chunk=chunk).step(loop, target, count)
-    return Layout(outer, None, row_axes, chunk).step(loop, target, count)
+        return replace(across, chunk=chunk).step(loop, analysis, count)
+    return Layout(outer, None, row_axes, chunk).step(loop, analysis, count)
 
 
 def _rows(loop: Loop) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
@@ -249,13 +256,14 @@ class Layout:
         held = len(config.schedule.saved) + sum(not x.is_per_row for x in config.inputs)
         return n // lanes if n // lanes * held <= REGISTER_VECTORS else 0
 
-    def step(self, loop: Loop, target: Target, count: Known) -> Step:
+    def step(self, loop: Loop, analysis: Analysis, count: Known) -> Step:
         config = self.config(loop)
         seen = zip(config.outputs, loop.outputs, strict=True)
         config = replace(
-            config, outputs=tuple(replace(y, is_non_temporal=target.writes_non_temporal(view)) for y, view in seen)
+            config,
+            outputs=tuple(replace(y, is_non_temporal=analysis.target.writes_non_temporal(view)) for y, view in seen),
         )
-        config = replace(config, register_vectors=self._register_vectors(config, target.isa.lanes))
+        config = replace(config, register_vectors=self._register_vectors(config, analysis.isa.lanes))
         views, axes = (*loop.inputs, *loop.outputs), self.axes
         args: dict[str, Ref | Known | float] = {f"m{v}": Ref.of(view) for v, view in enumerate(views)}
         args |= {f"n{i}": a.extent for i, a in enumerate(axes)}
@@ -269,7 +277,7 @@ class Layout:
         flags = {f"f{v}": Ref(view.flags) for v, view in enumerate(views) if isinstance(view, PackedRows)}
         width = self.chunk if self.is_across_rows else 1
         size = known(dims.add(dims.mul(self.elements, width * config.saved_itemsize), SAVED_GAP))
-        saved = len(config.schedule.saved) * config.saved_rows(target.isa.lanes)
+        saved = len(config.schedule.saved) * config.saved_rows(analysis.isa.lanes)
         work = sum(operations(s.program) if isinstance(s, Apply) else 1 for s in loop.expression.steps)
         return Step(
             fused_loop(config=config),

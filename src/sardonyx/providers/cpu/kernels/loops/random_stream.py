@@ -6,10 +6,11 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import RandomStream
 from sardonyx.providers.cpu.language.dsl import Kernel, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
 
 
-def steps(group: RandomStream, target: Target) -> list[Step]:
+def steps(group: RandomStream, analysis: Analysis) -> list[Step]:
     args: dict[str, Ref | Known | float] = {
         "stream": Ref.of(group.stream),
         "out": Ref.of(group.out),

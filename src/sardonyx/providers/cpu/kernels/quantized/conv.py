@@ -37,9 +37,10 @@ from sardonyx.providers.cpu.language.amx import ROWS, Tiles
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bool_, i8, i32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.prepack import aligned
-from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Step
 
 Array = np.ndarray[Any, Any]
 BLOCK_NBYTES = 128 << 10
@@ -83,10 +84,10 @@ class Int8ConvConfig:
         return of_known(dims.maximum(BLOCK_NBYTES, dims.product((channels, rows, row))))
 
 
-def steps(group: IntegerConvolution, target: Target) -> list[Step]:
+def steps(group: IntegerConvolution, analysis: Analysis) -> list[Step]:
     if not all(isinstance(step, Apply) for step in group.epilogue.steps):
         raise NotImplemented("a reduction follows the sums", where=group.nodes[0].op_type)
-    isa, geometry = target.isa, WindowGeometry.of(group)
+    isa, geometry = analysis.isa, WindowGeometry.of(group)
     channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
     is_pointwise = geometry.is_flat_pointwise and geometry.has_unit_stride
     pixels = geometry.size[2] if is_pointwise else dims.known(dims.mul(*geometry.size[1:])) or 1 << 20

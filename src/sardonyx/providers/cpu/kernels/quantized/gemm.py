@@ -30,7 +30,9 @@ from sardonyx.providers.cpu.kernels.quantized.byte_dot import dot, flip_signs, p
 from sardonyx.providers.cpu.kernels.quantized.pack import QUAD, depth_of, packed_b, padded_a
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, Var, i8, i32, i64
-from sardonyx.providers.cpu.program.steps import Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Step
+from sardonyx.providers.cpu.program.variants import Refusal
 
 
 def int8_params(a_dtype: DType, axes: int) -> Params:
@@ -39,20 +41,24 @@ def int8_params(a_dtype: DType, axes: int) -> Params:
     return {**matrix_params("a", a_dtype, axes), **panels, **batch_params(axes), "m": i64, "n": i64, "depth": i64}
 
 
-def int8_args(p: Problem, target: Target, nr: int) -> tuple[list[Step], dict[str, Any]]:
+def int8_args(p: Problem, analysis: Analysis, nr: int) -> tuple[list[Step], dict[str, Any]]:
     """The arguments of ``int8_params``, and the steps that pack the operands."""
-    before_a, a = padded_a(p, target.isa)
-    before_b, b = packed_b(p, nr, target.isa)
+    before_a, a = padded_a(p, analysis.isa)
+    before_b, b = packed_b(p, nr, analysis.isa)
     panels = {name: value for name, value in b.args("b").items() if name not in ("b_row", "b_col")}
-    sizes = {"m": p.m, "n": p.n, "depth": depth_of(p.k, target.isa)}
+    sizes = {"m": p.m, "n": p.n, "depth": depth_of(p.k, analysis.isa)}
     return [*before_a, *before_b], {**a.args("a"), **panels, **batch_args(p.batch), **sizes}
 
 
-def steps(p: Problem, target: Target) -> list[Step]:
-    isa, epilogue = target.isa, Epilogue.of(p)
+def supports(p: Problem, analysis: Analysis) -> Refusal | None:
+    return None if p.b.dtype is i8 else Refusal("not of 8-bit integers")
+
+
+def steps(p: Problem, analysis: Analysis) -> list[Step]:
+    isa, epilogue = analysis.isa, Epilogue.of(p)
     shape = MicroTileShape.of(isa, i32, p.n)
     nr = shape.columns(isa, i32)
-    before, args = int8_args(p, target, nr)
+    before, args = int8_args(p, analysis, nr)
     spec = gemm_int8(a_dtype=p.a.dtype, epilogue=epilogue, shape=shape)
     args |= {"row_block_nbytes": isa.l2_nbytes // 2, **epilogue.args(p)}
     nbytes = dims.known(dims.mul(p.n, p.k)) or 0

@@ -23,7 +23,9 @@ from sardonyx.providers.cpu.kernels.quantized.pack import QUAD
 from sardonyx.providers.cpu.language.amx import LANES, ROW_NBYTES, ROWS, Tiles
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i8, i32, i64
-from sardonyx.providers.cpu.program.steps import Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Step
+from sardonyx.providers.cpu.program.variants import Refusal
 
 PANEL = 2 * ROWS
 KC = 12 * ROW_NBYTES
@@ -35,9 +37,15 @@ C, A, B = 0, 4, 6
 """The first tile of the sums, of A and of B."""
 
 
-def steps(p: Problem, target: Target) -> list[Step]:
-    isa, epilogue = target.isa, Epilogue.of(p)
-    before, args = int8_args(p, target, PANEL)
+def supports(p: Problem, analysis: Analysis) -> Refusal | None:
+    if p.b.dtype is not i8:
+        return Refusal("not of 8-bit integers")
+    return None if analysis.isa.amx else Refusal(f"no tiles on {analysis.isa.name}")
+
+
+def steps(p: Problem, analysis: Analysis) -> list[Step]:
+    isa, epilogue = analysis.isa, Epilogue.of(p)
+    before, args = int8_args(p, analysis, PANEL)
     spec = gemm_int8_amx(a_dtype=p.a.dtype, epilogue=epilogue)
     args |= {"row_block_nbytes": isa.l2_nbytes // 2, **epilogue.args(p)}
     nbytes = dims.known(dims.mul(p.n, p.k)) or 0

@@ -35,7 +35,8 @@ from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.spin_park import TeamCpus, wait_while, wake_waiters
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, Var, i64
 from sardonyx.providers.cpu.machine.isa import KIB, Isa
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
 
 CHAINS = 6
 """Independent accumulators that nearly hide the latency of an fma."""
@@ -122,13 +123,13 @@ class RecurrenceConfig:
         return {name: (dtype, axes) for name, (dtype, axes) in found.items() if dtype is not None}
 
 
-def steps(group: Recurrence, target: Target) -> list[Step]:
-    isa, dtype = target.isa, group.x.dtype
+def steps(group: Recurrence, analysis: Analysis) -> list[Step]:
+    isa, dtype = analysis.isa, group.x.dtype
     directions, count, batch, gates, units = group.x.shape
     assert isinstance(units, int) and isinstance(directions, int) and isinstance(gates, int)
     shape = RecurrenceTile.of(isa, dtype, units, max(len(s.gates) for s in group.stages))
     weights = _weights(group)
-    stored, why = storage_dtype(weights, target)
+    stored, why = storage_dtype(weights, analysis)
     before, r = packed_b(weights, stored, shape.units, isa)
     config = RecurrenceConfig(
         dtype, stored, shape, group.stages, gates, units % shape.units == 0, tuple(v.dtype for v in group.constants),

@@ -40,9 +40,10 @@ from sardonyx.providers.cpu.kernels.common.matrices import (
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, Var, bf16, f32, i32, i64, u16, u32
 from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.prepack import Packing
-from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Step
 
 Array = np.ndarray[Any, Any]
 _Output = TypeVar("_Output", Matrix, View)
@@ -257,7 +258,7 @@ class PackedOperand:
 def with_packed_outputs(
     outputs: Sequence[_Output],
     expression: Expression,
-    target: Target,
+    analysis: Analysis,
     in_tiles: Callable[[_Output, PackedOperand], _Output],
 ) -> tuple[tuple[_Output, ...], Expression]:
     """The outputs and their expression, with the packed form of those that are packed for their consumer, and the
@@ -266,7 +267,7 @@ def with_packed_outputs(
     made: list[_Output] = []
     results: list[int] = []
     for y, result in zip(outputs, expression.results, strict=True):
-        found = target.packed_operands.get(y.storage)
+        found = analysis.packed_operands.get(y.storage)
         if found is None or found.has_unpacked:
             made.append(y)
             results.append(result)
@@ -284,19 +285,19 @@ def tiled_params(name: str, has_flags: bool, axes: int) -> Params:
     return {**found, flags: (i32,), **dict.fromkeys(numbers, i64)} if has_flags else found
 
 
-def split_a(p: Problem, terms: int, target: Target) -> tuple[list[Step], TiledOperand]:
+def split_a(p: Problem, terms: int, analysis: Analysis) -> tuple[list[Step], TiledOperand]:
     """A in tiles, with the step that packs it, unless its producer packs it or another product already does."""
-    packed = target.packed_operands.get(p.a.storage)
+    packed = analysis.packed_operands.get(p.a.storage)
     if packed is not None and packed.serves(p, terms):
         return [], packed.tiled
     source = _Source(p.a.storage, p.a.offset, p.a.row, p.a.column, p.m, p.k, p.batch, p.a.batch, ROWS, terms)
-    return source.at_run_time(p, target)
+    return source.at_run_time(p, analysis)
 
 
-def split_b(p: Problem, terms: int, target: Target) -> tuple[list[Step], TiledOperand]:
+def split_b(p: Problem, terms: int, analysis: Analysis) -> tuple[list[Step], TiledOperand]:
     """B in tiles: packed once if it is a constant, and otherwise by a step."""
     source = _Source(p.b.storage, p.b.offset, p.b.column, p.b.row, p.n, p.k, p.batch, p.b.batch, PAIRS, terms)
-    return source.at_run_time(p, target) if p.weight is None else ([], source.once(target.isa))
+    return source.at_run_time(p, analysis) if p.weight is None else ([], source.once(analysis.isa))
 
 
 @dataclass(frozen=True)
@@ -346,16 +347,16 @@ class _Source:
             **{f"x_batch{i}": s for i, (_, s) in enumerate(own)}, **{f"batch{i}": d for i, (d, _) in enumerate(own)},
         }  # fmt: skip
 
-    def at_run_time(self, p: Problem, target: Target) -> tuple[list[Step], TiledOperand]:
+    def at_run_time(self, p: Problem, analysis: Analysis) -> tuple[list[Step], TiledOperand]:
         key = (self.storage.number, *(getattr(self, f) for f in list(self.__dataclass_fields__)[1:]))
-        if key in target.splits:
-            return [], target.splits[key]
+        if key in analysis.splits:
+            return [], analysis.splits[key]
         (elements, batch), (flags, flags_batch) = (self._batched(each) for each in self._matrix)
         each = of_known(dims.ceildiv(dims.ceildiv(self.depth, STEP), CHUNK))
         made = TiledOperand(
             Storage("temporary", bf16, elements), batch, Storage("temporary", i32, flags), flags_batch, each
         )
-        target.splits[key] = made
+        analysis.splits[key] = made
         assert made.flags is not None
         args: dict[str, Ref | Known | float] = {"x": Ref(self.storage, self.offset), **self._numbers()}
         args.update(y=Ref(made.tiles), flags=Ref(made.flags))

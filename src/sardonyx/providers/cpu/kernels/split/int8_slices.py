@@ -37,9 +37,10 @@ from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, ceil_div, k_b
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, Var, f32, i8, i32, i64, u8, u32
 from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.prepack import Packing
-from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target, Unrepresentable
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Unrepresentable
 
 Array = np.ndarray[Any, Any]
 
@@ -317,12 +318,12 @@ class SlicedRows:
         return {**{name: Ref(storage) for name, storage in memory.items()}, **flags}
 
 
-def sliced_rows(p: Problem, target: Target) -> tuple[list[Step], SlicedRows]:
+def sliced_rows(p: Problem, analysis: Analysis) -> tuple[list[Step], SlicedRows]:
     """A in slices, and the step that writes them unless another product has asked before."""
     depth = int(p.k)
     key = ("slices", p.a.storage.number, p.a.offset, p.a.row, p.m, depth)
-    if key in target.splits:
-        return [], target.splits[key]
+    if key in analysis.splits:
+        return [], analysis.splits[key]
     k_block, steps = block_steps(depth), -(-depth // STEP)
     k_blocks, tiles = -(-steps // k_block), dims.ceildiv(p.m, HALF)
 
@@ -333,7 +334,7 @@ def sliced_rows(p: Problem, target: Target) -> tuple[list[Step], SlicedRows]:
         memory(i8, steps * (SLICES + 1) * TILE), memory(f32, k_blocks * HALF), memory(i32, k_blocks),
         memory(i32, k_blocks), k_blocks,
     )  # fmt: skip
-    target.splits[key] = found
+    analysis.splits[key] = found
     args: dict[str, Ref | Known | float] = {
         "x": Ref(p.a.storage, p.a.offset), "x_row": p.a.row, "m": p.m, "depth": depth, "k_block": k_block,
         "y": Ref(found.tiles), "scales": Ref(found.scales), "fourth": Ref(found.fourth), "flags": Ref(found.flags),
@@ -343,9 +344,9 @@ def sliced_rows(p: Problem, target: Target) -> tuple[list[Step], SlicedRows]:
     return [Step(split_int8_slices(), args, writes, p.nodes, nbytes=nbytes, variant="A in slices")], found
 
 
-def slices_refusal(tensor: Any) -> object:
+def slices_key(tensor: Any) -> object:
     """The key of a constant that cannot be represented in slices."""
-    return ("slices_refusal", identity(tensor))
+    return ("int8 slices", identity(tensor))
 
 
 def sliced_constant(p: Problem, isa: Isa) -> Storage:
@@ -353,9 +354,7 @@ def sliced_constant(p: Problem, isa: Isa) -> Storage:
     tensor, b = p.weight, p.b
     assert tensor is not None
     depth, n = int(p.k), int(p.n)
-    packing = packing_of(
-        tensor, int(b.offset), int(b.row), int(b.column), depth, n, isa, refused=slices_refusal(tensor)
-    )
+    packing = packing_of(tensor, int(b.offset), int(b.row), int(b.column), depth, n, isa, refused=slices_key(tensor))
     make = partial(make_slices, packing)
     return Packed("constant", i8, packing.elements, b.storage.value, key=packing.key, make=make, packing=packing)
 

@@ -13,7 +13,8 @@ from sardonyx.lower.groups import Forest
 from sardonyx.providers.cpu.kernels.common.matrices import of_known
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i32, i64, u8
-from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
 
 UNROLL = 8
 """Trees that a row descends together."""
@@ -36,7 +37,7 @@ class ForestConfig:
     has_tracks: bool
 
 
-def steps(group: Forest, target: Target) -> list[Step]:
+def steps(group: Forest, analysis: Analysis) -> list[Step]:
     is_tracked = group.tracks is not None
     config = ForestConfig(group.x.dtype, group.splits.dtype, group.out.dtype, group.mode, group.combine, is_tracked)
     memory = {name: getattr(group, name) for name in ("x", "roots", "features", "splits", "children", "weights", "out")}

@@ -1,0 +1,104 @@
+"""The operands of an attention as both of its kernels take them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Attention, Loop, Storage, View
+from sardonyx.providers.cpu.kernels.attention.config import AXES, MASK_STRIDES
+from sardonyx.providers.cpu.kernels.common.loop_nest import known
+from sardonyx.providers.cpu.kernels.loops import loop
+from sardonyx.providers.cpu.kernels.split.bf16 import PackedOperand
+from sardonyx.providers.cpu.language.dsl import Spec
+from sardonyx.providers.cpu.language.values import f32
+from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.steps import Ref, Step
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Views whose last axis is contiguous, and what follows from them."""
+
+    group: Attention
+    """With these views."""
+    before: list[Step]
+    """The steps that make them contiguous."""
+    packed: PackedOperand | None
+    """The packed layout of the result, if a matrix product reads it so."""
+
+    @staticmethod
+    def of(group: Attention, analysis: Analysis) -> Operands:
+        before: list[Step] = []
+        q, keys, values = (_contiguous(v, group, analysis, before) for v in (group.q, group.k, group.v))
+        assert group.out.strides[3] == 1
+        packed = analysis.packed_operands.get(group.out.storage)
+        return Operands(replace(group, q=q, k=keys, v=values), before, packed)
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        return self.group.q, self.group.k, self.group.v, self.group.out
+
+    @property
+    def has_unpacked(self) -> bool:
+        return self.packed is None or self.packed.has_unpacked
+
+    @property
+    def statics(self) -> dict[str, Any]:
+        """The compile-time parameters that both kernels have."""
+        mask_dtype = f32 if self.group.mask is None else self.group.mask.dtype
+        return dict(
+            dtypes=tuple(v.dtype for v in self.views), causal=self.group.causal, softcap=self.group.softcap,
+            mask_dtype=mask_dtype,
+        )  # fmt: skip
+
+    def step(self, spec: Spec, scratch_nbytes: Known, variant: str) -> Step:
+        group, written = self.group, self._written()
+        batch, heads, rows, width = group.q.shape
+        pairs, value_width = dims.product((batch, heads, rows, group.k.shape[2])), group.v.shape[3]
+        return Step(
+            spec,
+            self._args() | written,
+            frozenset(written),
+            group.nodes,
+            scratch_nbytes=scratch_nbytes,
+            flops=known(dims.mul(pairs, dims.mul(2, dims.add(width, value_width)))),
+            nbytes=known(dims.total(dims.mul(dims.product(v.shape), v.dtype.bits // 8) for v in self.views)),
+            variant=variant,
+        )
+
+    def _args(self) -> dict[str, Ref | Known | float]:
+        group = self.group
+        batch, heads, rows, width = group.q.shape
+        args: dict[str, Ref | Known | float] = dict(
+            q=Ref.of(group.q), k_=Ref.of(group.k), v=Ref.of(group.v), batch=batch, heads=heads,
+            shared=known(dims.floordiv(heads, group.k.shape[1])), rows=rows, keys=group.k.shape[2], width=width,
+            value_width=group.v.shape[3], past=group.past, scale=group.scale,
+        )  # fmt: skip
+        for name, view in zip("qkvo", self.views, strict=True):
+            args |= {f"{name}_{axis}": stride for axis, stride in zip(AXES, view.strides, strict=False)}
+        if group.mask is not None:
+            args |= {"mask_": Ref.of(group.mask), **dict(zip(MASK_STRIDES, group.mask.strides, strict=True))}
+        return args
+
+    def _written(self) -> dict[str, Ref | Known | float]:
+        written: dict[str, Ref | Known | float] = {"out": Ref.of(self.group.out)} if self.has_unpacked else {}
+        if self.packed is not None:
+            tiled = self.packed.tiled
+            assert tiled.flags is not None
+            written |= {"tiles": Ref(tiled.tiles), "flags": Ref(tiled.flags)}
+        return written
+
+
+def _contiguous(view: View, group: Attention, analysis: Analysis, before: list[Step]) -> View:
+    """The view, or a copy of it whose last axis is contiguous."""
+    if view.strides[3] == 1:
+        return view
+    strides: list[Known] = [1]
+    for d in reversed(view.shape[1:]):
+        strides.insert(0, known(dims.mul(strides[0], d)))
+    copy = View(Storage("temporary", view.dtype, known(dims.product(view.shape))), view.shape, tuple(strides))
+    before += loop.steps(Loop.copying(group.nodes, view, copy), analysis)
+    return copy
