@@ -108,6 +108,12 @@ def test_tf_idf_of_words():
     agree("TfIdfVectorizer", x, mode="TF", max_skip_count=1, **letters)
 
 
+def test_tf_idf_of_more_grams_than_columns_is_refused():
+    with pytest.raises(errors.InvalidArgument, match="no column"):
+        pool = {**POOL, "ngram_indexes": [0, 1, 2, 3, 4]}
+        meaning("TfIdfVectorizer", integers(0, 6, 30), mode="TF", max_skip_count=0, **pool)
+
+
 def test_tf_idf_of_little():
     for shape in ((0,), (2, 0), (1,)):
         x = np.ones(shape, np.int64)

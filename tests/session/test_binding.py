@@ -173,6 +173,19 @@ def test_a_growing_output_is_given_anew() -> None:
         assert binding.get_outputs()[0].shape() == [n, 1]
 
 
+def test_an_output_that_is_none() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 18]> g () => (y) {
+        y = Optional <type: type_proto = float[2]> ()
+    }"""
+    session = ort.InferenceSession(onnx.parser.parse_model(text).SerializeToString())
+    binding = session.io_binding()
+    binding.bind_output("y")
+    for _ in range(2):
+        session.run_with_iobinding(binding)
+        assert binding.copy_outputs_to_cpu() == [None]
+        assert [v.has_value() for v in binding.get_outputs()] == [False]
+
+
 def test_session_values(session: ort.InferenceSession) -> None:
     value = session.create_ortvalue_from_shape_and_type([3, 2], np.float32, "cpu")
     value.update_inplace(X)

@@ -56,6 +56,12 @@ def _pool(
         number = (end - start) // n
         if shortest <= n <= longest and number > 0:
             columns = np.array(indexes[first : first + number], np.int64)
+            if len(columns) < number:
+                raise InvalidArgument(
+                    "TfIdfVectorizer: ngram_indexes has no column for some grams",
+                    expected=f"at least {first + number}",
+                    got=len(indexes),
+                )
             grams[n] = _grams([numbers[start + i : end : n] for i in range(n)], len(words) + 1, columns)
         first += number
     return Pool(words, grams, max(indexes, default=-1) + 1)

@@ -111,7 +111,7 @@ class SessionIOBinding:
                 if name in states:
                     states[name].take(result)
                     self._outputs[name] = NativeValue(states[name].value)
-                elif result is target.value:
+                elif target.filled and result is target.value:
                     pass
                 elif self._in_place[name] and target.is_tensor():
                     self._fill(name, target, result)
