@@ -132,6 +132,28 @@ text(
         target_weights=[0.6]>(x) }""",
     {"x": f32(3, 2)},
 )
+text(
+    "responses of more channels than there are",
+    "g (float[n,c,h,w] x) => (y) { y = LRN<size=2147483648, bias=2.0>(x) }",
+    {"x": f32(1, 3, 4, 9)},
+)
+text(
+    "a stride past every image",
+    "g (float[n,8,h,v] x) => (y) { y = Conv<group=8, strides=[9223372036854775807,2], dilations=[2,3]>(x, w) }",
+    {"x": f32(1, 8, 5, 17)},
+    edit=_weights(("w", f32(8, 1, 3, 3))),
+)
+text(
+    "integers above a half",
+    "g (int64[n,3] x) => (y) { y = ai.onnx.ml.Binarizer<threshold=-0.5>(x) }",
+    {"x": rng.integers(-2, 3, (2, 3))},
+)
+text(
+    "caches of one axis",
+    "g (float[1,1,2,2] x, float[?] c, int64[1,2] p) => (y) { y = RotaryEmbedding<num_heads=0>(x, c, c, p) }",
+    {"x": f32(1, 1, 2, 2), "c": f32(1), "p": np.zeros((1, 2), np.int64)},
+    opset=23,
+)
 
 # -- stated shapes that are not so
 

@@ -432,6 +432,16 @@ def test_features(op: str, x: Array, attrs: dict[str, Any], version: int) -> Non
     assert sardonyx.InferenceSession(model).run(None, {"x": x}) == [theirs]
 
 
+@pytest.mark.parametrize("threshold", [0.5, -0.5, 1.0, -1.0, NAN, float("inf"), -float("inf"), 1e30, -1e30])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_integers_above_a_threshold(threshold: float, dtype: Any) -> None:
+    """The comparison is exact: -0.5 is below 0."""
+    x = np.array([[-2, -1, 0, 1, 2, np.iinfo(dtype).max, np.iinfo(dtype).min]], dtype)
+    model = model_of("Binarizer", x, 1, {"threshold": threshold}, 1)
+    expected = [[int(n > threshold) for n in x[0].tolist()]]
+    assert sardonyx.InferenceSession(model).run(None, {"x": x})[0].tolist() == expected
+
+
 def test_feature_extraction() -> None:
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
     np.testing.assert_array_equal(_meaning("ArrayFeatureExtractor", x, np.array([[3, 0]])), x[:, [3, 0]])

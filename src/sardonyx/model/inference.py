@@ -169,7 +169,8 @@ def _element_type(node: onnx.NodeProto) -> int | None:
     if not node.output:
         return None
     if node.op_type in ("RandomNormal", "RandomUniform"):
-        return next((a.i for a in node.attribute if a.name == "dtype"), TensorProto.FLOAT)
+        found = next((a.i for a in node.attribute if a.name == "dtype"), TensorProto.FLOAT)
+        return found if found in TensorProto.DataType.values() else None
     return next(_value_types(node), None) if node.op_type == "Constant" else None
 
 

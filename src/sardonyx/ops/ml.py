@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -35,7 +36,16 @@ def array_feature_extractor(x: Array, y: Array) -> Array:
 
 @op("Binarizer", domain=ML)
 def binarizer(x: Array, *, threshold: float = 0.0) -> Array:
-    return np.asarray(x > x.dtype.type(threshold), x.dtype)
+    if x.dtype.kind == "f":
+        return np.asarray(x > x.dtype.type(threshold), x.dtype)
+    whole = floor_in(threshold, np.iinfo(x.dtype))
+    return np.full_like(x, threshold < 0) if whole is None else np.asarray(x > x.dtype.type(whole), x.dtype)
+
+
+def floor_in(number: float, limits: np.iinfo[Any]) -> int | None:
+    """The largest integer that is not above a number; None where a type cannot hold it, and for NaN."""
+    floor = math.floor(number) if math.isfinite(number) else None
+    return floor if floor is not None and limits.min <= floor <= limits.max else None
 
 
 @op("Scaler", domain=ML)

@@ -81,10 +81,13 @@ class Window:
         return np.asarray(padded[trailing(self.tap_slice(a, t) for a, t in enumerate(position))])
 
     def view(self, padded: Array) -> Array:
-        """All windows at once, without copying: (N, C, *kernel, *output)."""
+        """All windows at once, without copying: (N, C, *kernel, *output).
+
+        A stride that leads nowhere, along an axis of one element, may be more than numpy can hold, and is left out.
+        """
         spatial = padded.strides[2:]
-        steps = tuple(s * d for s, d in zip(spatial, self.dilations, strict=True))
-        strides = tuple(s * t for s, t in zip(spatial, self.strides, strict=True))
+        steps = tuple(s * d if k > 1 else s for s, d, k in zip(spatial, self.dilations, self.kernel, strict=True))
+        strides = tuple(s * t if n > 1 else s for s, t, n in zip(spatial, self.strides, self.output, strict=True))
         return np.lib.stride_tricks.as_strided(
             padded, padded.shape[:2] + self.kernel + self.output, padded.strides[:2] + steps + strides, writeable=False
         )

@@ -131,6 +131,8 @@ def _rotations(low: Lowering, cache: Value, positions: Value | None, shape: tupl
     """Sines or cosines of each position: (batch, length, half of the rotated size)."""
     view = low.view(cache)
     if positions is not None:
+        if len(view.shape) != 2:
+            raise Refused("the caches have no row for each position")
         index = low.view(positions)
         rows = low.temporary(view.dtype, (*index.shape, view.shape[1]))
         low.groups.append(Gather((low.node,), view, index, 0, rows))

@@ -17,6 +17,7 @@ from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.gather import OUTSIDE
 from sardonyx.lower.rules.reduce import apply
 from sardonyx.lower.sizes import Refused, product
+from sardonyx.ops.ml import floor_in
 from sardonyx.ops.ml_scores import ML
 
 
@@ -50,7 +51,9 @@ def binarizer(low: Lowering, node: Node) -> None:
     (x, out), body = _as_shaped(low, node), ExpressionBuilder()
     threshold = node.attrs.get("threshold", 0.0)
     if not x.dtype.is_float:
-        threshold = int(threshold)
+        threshold = floor_in(threshold, np.iinfo(x.dtype.numpy))
+        if threshold is None:
+            raise Refused("an integer is above all or none of its type")
     value = apply(body, _above, body.operand(x), dtype=out.dtype, threshold=threshold, to=out.dtype)
     low.loop(x.shape, body, [(value, out)])
 

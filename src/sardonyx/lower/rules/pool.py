@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from sardonyx import dtypes
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr
@@ -12,6 +14,9 @@ from sardonyx.lower.rules.pool_indices import max_pool_indices
 from sardonyx.lower.rules.reduce import Rows, apply, pool_whole
 from sardonyx.lower.rules.window import window_of
 from sardonyx.lower.sizes import Refused, product
+
+MAX_ROWS = 128
+"""Rows of a window: the kernels unroll them."""
 
 
 @rule("MaxPool", "AveragePool")
@@ -27,12 +32,18 @@ def pool(low: Lowering, node: Node) -> None:
     if window.kernel == x.shape[2:] and all(d == 1 for d in sizes) and not any((*window.pads, *ends)):
         pool_whole(low, x, out, is_mean=node.op_type == "AveragePool")
     else:
+        _require_few_rows(node, window)
         body = ExpressionBuilder([work_type(x.dtype) if x.dtype.is_float else x.dtype])
         kind = "max" if node.op_type == "MaxPool" else "mean"
         counted = ends if node.attrs.get("count_include_pad", 0) else None
         low.groups.append(Pool((node,), body.expression([~0]), (), (out,), kind, x, window, counted))
     if len(node.outputs) > 1 and not node.outputs[1].is_dead:
         max_pool_indices(low, node, x, window, out, low.make(node.outputs[1]))
+
+
+def _require_few_rows(node: Node, window: Window) -> None:
+    if math.prod(window.kernel[:-1]) > MAX_ROWS:
+        raise Refused(f"{node.op_type}: the window has more than {MAX_ROWS} rows")
 
 
 def _exponent(node: Node) -> int:
@@ -59,6 +70,7 @@ def lp_pool(low: Lowering, node: Node) -> None:
         raise Refused(f"LpPool of power {p} of {x.dtype} is not compiled")
     out, work = low.make(node.output), work_type(x.dtype)
     window, _ = window_of(low, node, x.shape[2:], out.shape[2:], node.attrs["kernel_shape"])
+    _require_few_rows(node, window)
     powers = _powers(low, x, p)
     body = ExpressionBuilder([work])
     result = apply(body, _root, ~0, dtype=out.dtype, p=p)
@@ -96,11 +108,15 @@ def lrn(low: Lowering, node: Node) -> None:
     if len(x.shape) < 2 or size < 1 or not x.dtype.is_float:
         raise Refused("LRN needs a channel axis and a positive size")
     out, work = low.make(node.output), work_type(x.dtype)
+    before, after = (size - 1) // 2, size // 2
+    if isinstance(x.shape[1], int):  # no channel has more than all others around it
+        before, after = min(before, max(x.shape[1] - 1, 0)), min(after, max(x.shape[1] - 1, 0))
+    window = Window((before + 1 + after, 1), (1, 1), (1, 1), (before, 0))
+    _require_few_rows(node, window)
     shape = (x.shape[0], 1, x.shape[1], product(x.shape[2:]))
     image, powers, target = (low.reshaped(v, shape) for v in (x, _powers(low, x, 2), out))
     body = ExpressionBuilder([work])
     factors = {"bias": get("bias", 1.0), "alpha": get("alpha", 1e-4) / size, "beta": get("beta", 0.75)}
     result: Handle = apply(body, _normalized, ~0, body.operand(image), dtype=out.dtype, **factors)
-    window = Window((size, 1), (1, 1), (1, 1), ((size - 1) // 2, 0))
     expression = body.expression([result])
     low.groups.append(Pool((node,), expression, tuple(body.views), (target,), "sum", powers, window, None))

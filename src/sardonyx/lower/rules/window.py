@@ -15,6 +15,10 @@ from sardonyx.lower.sizes import Refused, add, expressible, maximum, mul, sub
 MAX_AXES = 3
 MAX_TAPS = 1 << 14
 """The largest window: kernels have an entry for each of its elements."""
+MAX_PLANES = 128
+"""Elements of a window of three axes along the first: kernels unroll them."""
+MAX_REACH = 1 << 16
+"""The longest stride, and the longest way from the first tap to the last: scratch memory and tables grow with them."""
 
 
 def window_of(
@@ -26,7 +30,14 @@ def window_of(
         raise Refused(f"{what} of {len(kernel)} taps over {rank} axes is not compiled")
     if min(kernel) < 1 or math.prod(kernel) > MAX_TAPS:
         raise Refused(f"{what}: the window does not have 1 to {MAX_TAPS} elements")
-    strides, dilations = (per_axis(node, name, rank) for name in ("strides", "dilations"))
+    if rank == MAX_AXES and kernel[0] > MAX_PLANES:
+        raise Refused(f"{what}: the window has more than {MAX_PLANES} elements along its first axis")
+    # A single output has no next one, and a single tap neither: their distances say nothing.
+    stated = per_axis(node, "strides", rank)
+    strides = tuple(1 if n == 1 else s for n, s in zip(out, stated, strict=True))
+    dilations = tuple(1 if k == 1 else d for k, d in zip(kernel, per_axis(node, "dilations", rank), strict=True))
+    if any(max(s, (k - 1) * d) > MAX_REACH for k, s, d in zip(kernel, strides, dilations, strict=True)):
+        raise Refused(f"{what}: the window reaches or moves farther than {MAX_REACH} elements")
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     auto = node.attrs.get("auto_pad", "NOTSET")
     before: tuple[Known, ...]
@@ -42,7 +53,7 @@ def window_of(
     else:
         before, after = pads_of(node, rank)
         is_ceil = bool(node.attrs.get("ceil_mode", 0))
-        for size, b, a, r, s in zip(sizes, before, after, reach, strides, strict=True):
+        for size, b, a, r, s in zip(sizes, before, after, reach, stated, strict=True):
             room, least = sub(add(size, add(b, a)), r), 1 - s if is_ceil else 0
             low.require_least(f"{what}: the window is larger than the padded image", room, least)
     return Window(tuple(kernel), strides, dilations, before), after

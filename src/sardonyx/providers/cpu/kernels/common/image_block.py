@@ -233,7 +233,8 @@ class ImageBlock:
             with k.loop(low, k.select((z >= 0) & (z < depth), stop, low)) as y:
                 source, phase = image.at(z * stride_z + (first + y) * stride_y), y % stride
                 if high != list(range(stride)):
-                    phase = k.table([high.index(i) if i in high else -1 for i in range(stride)], i64).load(phase)
+                    numbers = {at: number for number, at in enumerate(high)}
+                    phase = k.table([numbers.get(i, -1) for i in range(stride)], i64).load(phase)
                 with k.when(phase >= 0, likely=True):
                     target = to.at(self.plane * (phase * len(across)) + y // stride * self.pitch)
                     for px, row in enumerate(rows):
