@@ -43,6 +43,7 @@ CASES = {
     "an axis named twice": (
         "a = Constant<value = int64[3] {1, 0, -2}>() y = ReduceMean<keepdims = 0>(x, a)", "float[n,m,3] x", "float[3] y"
     ),
+    "the only element of a scalar": ("a = Constant<value_ints = [-1]>() y = ReduceL2(x, a)", "float x", "float y"),
     "no axes": ("y = ReduceL1<noop_with_empty_axes = 1>(x)", "float[n,m] x", "float[n,m] y"),
     "half sum": ("a = Constant<value = int64[1] {1}>() y = ReduceSum(x, a)", "float16[n,m] x", "float16[n,1] y"),
     "log sum exp": ("a = Constant<value = int64[1] {1}>() y = ReduceLogSumExp(x, a)", "float[n,6] x", "float[n,1] y"),

@@ -2,7 +2,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ops.peers import agree, integers, meaning, normal, onnxruntime, rounds_once, same
+import sardonyx
+from ops.peers import agree, integers, meaning, model, normal, onnxruntime, rounds_once, same
 from sardonyx import errors
 
 REDUCTIONS = [
@@ -83,6 +84,30 @@ def test_log_sum_exp_neither_overflows_nor_loses_infinities():
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_an_axis_named_twice_is_reduced_once(name, axes, keepdims):
     agree(name, np.abs(normal(2, 3, 4)) + 0.1, np.array(axes), keepdims=keepdims, peer=onnxruntime)
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("axes", [[0], [-1], [-1, 0]])
+@pytest.mark.parametrize("name", [*REDUCTIONS, "ArgMax", "ArgMin"])
+def test_a_scalar_has_an_axis(name, axes, keepdims):
+    """onnxruntime refuses those whose rank the model states, and answers where it does not."""
+    x = np.array(3, np.float32)
+    along = {"axis": axes[0]} if name.startswith("Arg") else {}
+    given = (x,) if along else (x, np.array(axes))
+    stated = model(name, given, 1, {"keepdims": keepdims, **along})
+    stated.graph.input[0].type.tensor_type.ClearField("shape")
+    ort = pytest.importorskip("onnxruntime")
+    theirs = ort.InferenceSession(stated.SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = {f"i{k}": v for k, v in enumerate(given)}
+    expected = theirs.run(None, feeds)
+    same(meaning(name, *given, keepdims=keepdims, **along), expected)
+    same(sardonyx.InferenceSession(stated.SerializeToString()).run(None, feeds), expected)
+
+
+@pytest.mark.parametrize("axes", [[1], [-2], [0, 1]])
+def test_a_scalar_has_no_other_axis(axes):
+    with pytest.raises(errors.InvalidArgument, match="ReduceMax"):
+        meaning("ReduceMax", np.array(3, np.float32), np.array(axes))
 
 
 @pytest.mark.parametrize("axes", [[3], [-4], [0, 3]])

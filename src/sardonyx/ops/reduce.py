@@ -23,13 +23,14 @@ Reduction: TypeAlias = Callable[[Array, Axes, bool], Any]
 def reduction(name: str) -> Callable[[Reduction], Reduction]:
     """Declare a Reduce operator by ``fn(x, axes, keepdims)`` over numbers of at least 32 bits, or integers.
 
-    An axis that is named twice (1 and -1 of two) is reduced once.
+    An axis that is named twice (1 and -1 of two) is reduced once. A scalar is reduced along 0 or -1 as a vector of one
+    element is.
     """
 
     def register(fn: Reduction) -> Reduction:
         def meaning(x: Array, axes: Array | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:
             if axes is not None and axes.size:
-                along = tuple(dict.fromkeys([normal_axis(a, x.ndim, name) for a in ints(axes)]))
+                along = tuple(dict.fromkeys([normal_axis(a, x.ndim or 1, name) for a in ints(axes)]))[: x.ndim]
             else:
                 along = () if noop_with_empty_axes else tuple(range(x.ndim))
             with np.errstate(all="ignore"):
@@ -112,7 +113,9 @@ def _extreme(dtype: np.dtype[Any], *, lowest: bool) -> Any:
 
 def _arg(name: str, find: Callable[..., Any]) -> None:
     def meaning(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
-        axis = normal_axis(axis, x.ndim, name)
+        axis = normal_axis(axis, x.ndim or 1, name)
+        if x.ndim == 0:
+            return np.zeros((), np.int64)
         if x.shape[axis] == 0:
             shape = [1 if a == axis else n for a, n in enumerate(x.shape) if keepdims or a != axis]
             if 0 not in shape:

@@ -230,14 +230,14 @@ def _reduce(node: Node, content: Content) -> Result:
     axes = numbers(node, 1, content) or []
     if not axes and node.attrs.get("noop_with_empty_axes"):
         return [t]
-    gone = {axis_of(a, len(shape)) for a in axes} or set(range(len(shape)))
+    gone = {axis_of(a, len(shape) or 1) for a in axes} or set(range(len(shape)))
     return [like(t, _reduced(shape, gone, keep))]
 
 
 @rule("ArgMax", "ArgMin")
 def _arg(node: Node, content: Content) -> Result:
     shape = shaped(node)
-    gone = {axis_of(node.attrs.get("axis", 0), len(shape))}
+    gone = {axis_of(node.attrs.get("axis", 0), len(shape) or 1)}
     return [TensorType(dtypes.i64, _reduced(shape, gone, node.attrs.get("keepdims", 1)))]
 
 

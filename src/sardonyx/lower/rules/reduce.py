@@ -25,7 +25,7 @@ class Rows:
 
     def __init__(self, low: Lowering, x: View, axes: Sequence[int]) -> None:
         self.low, self.rank = low, len(x.shape)
-        self.axes = sorted({axis_of(a, self.rank) for a in axes})
+        self.axes = sorted({axis_of(a, self.rank or 1) for a in axes})[: self.rank]
         self.kept = [i for i in range(self.rank) if i not in self.axes]
         self.body = ExpressionBuilder()
         self.x = self.full(x)

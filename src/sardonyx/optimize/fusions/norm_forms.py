@@ -68,10 +68,11 @@ def axes_of(node: Node) -> list[int]:
     """The constant axes of a reduction, from 0 up and in order."""
     x, axes = node.inputs[0], node.input(1)
     assert x is not None
-    require(x.rank is not None, "the rank is not known", x)
+    require(x.rank, "the rank is not known, or 0", x)
+    assert x.rank is not None
     if axes is None:
-        return list(range(2, x.rank or 2))
-    return sorted({int(a) % (x.rank or 1) for a in axes.numpy().reshape(-1)})
+        return list(range(2, x.rank))
+    return sorted({int(a) % x.rank for a in axes.numpy().reshape(-1)})
 
 
 def require_axes_back(v: Value | None, x: Value, axes: list[int]) -> None:
