@@ -11,6 +11,8 @@ from fuzz.draws import is_float
 
 TIES = 0.2
 """The largest share of elements that halves decide."""
+FEW, FAR = 0.1, 0.1
+"""The largest share of elements that lower precision moves by this part of the largest one."""
 
 
 def _others(ours: Any, theirs: Any) -> Any:
@@ -70,3 +72,15 @@ def differs_by_a_tie(_: Operands, ours: Any, theirs: Any) -> bool:
 
 def copies_an_operand(given: Operands, ours: Any, theirs: Any) -> bool:
     return any(x is not None and x.tobytes() == theirs.tobytes() for x in given)
+
+
+def differs_in_few(_: Operands, ours: Any, theirs: Any) -> bool:
+    """Whether few elements lie far from each other, and all are numbers."""
+    x, y = ours.astype(np.float64), theirs.astype(np.float64)
+    far = np.abs(x - y) > FAR * np.abs(y).max()
+    return bool(np.isfinite(x).all() and np.isfinite(y).all() and far.mean() <= FEW)
+
+
+def is_the_largest(_: Operands, ours: Any, theirs: Any) -> bool:
+    """Whether ours is the largest number of its integer type where they differ."""
+    return ours.dtype.kind in "iu" and bool((ours[ours != theirs] == np.iinfo(ours.dtype).max).all())

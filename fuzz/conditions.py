@@ -28,12 +28,14 @@ def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
     return {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
 
-def is_sparse(node: onnx.NodeProto, _: Operands) -> bool:
+def is_sparse(node: onnx.NodeProto, given: Operands) -> bool:
     """Whether windows that are padded to cover the input leave gaps between them."""
     attrs = _attributes(node)
     if not attrs.get("auto_pad", b"").startswith(b"SAME"):
         return False
-    kernel, strides = attrs.get("kernel_shape", []), attrs.get("strides", [])
+    weights = given[1] if len(given) > 1 else None
+    kernel = attrs.get("kernel_shape") or ([] if weights is None else weights.shape[2:])
+    strides = attrs.get("strides", [])
     dilations = attrs.get("dilations") or [1] * len(kernel)
     return any(s > (k - 1) * d + 1 for k, s, d in zip(kernel, strides, dilations, strict=False))
 
@@ -49,6 +51,18 @@ def is_dilated_same(node: onnx.NodeProto, given: Operands) -> bool:
 def is_weighted(node: onnx.NodeProto, _: Operands) -> bool:
     """Whether a resized image is of weighted sums."""
     return _attributes(node).get("mode") in (b"linear", b"bilinear", b"cubic")
+
+
+def has_large_recurrence(node: onnx.NodeProto, given: Operands) -> bool:
+    """Whether a step may multiply an error in the state."""
+    weights = given[2] if node.op_type in ("RNN", "GRU", "LSTM") and len(given) > 2 else None
+    return weights is not None and bool((np.abs(weights.astype(np.float64)).sum(-1) > 4).any())
+
+
+def wraps_and_crops(node: onnx.NodeProto, given: Operands) -> bool:
+    """Whether a Pad that wraps an axis around has a negative pad too."""
+    pads = given[1] if node.op_type == "Pad" and len(given) > 1 else None
+    return _attributes(node).get("mode") == b"wrap" and pads is not None and bool((pads < 0).any())
 
 
 def is_scaled_crop(node: onnx.NodeProto, _: Operands) -> bool:

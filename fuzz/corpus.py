@@ -437,6 +437,64 @@ text(
     *({"x": np.ones((3, 8, 7, n), np.uint8), "w": np.ones((4, 2, 1, 1), np.uint8)} for n in (0, 3)),
 )
 text(
+    "transposed windows with gaps between them",
+    """g (float[n,4,5,6] x) => (y, z) {
+        y = ConvTranspose<auto_pad="SAME_LOWER", strides=[5,4], group=2>(x, w)
+        z = ConvTranspose<auto_pad="SAME_UPPER", strides=[1,5]>(x, w, b)
+    }""",
+    {"x": f32(2, 4, 5, 6)},
+    {"x": f32(1, 4, 5, 6)},
+    edit=_weights(("w", f32(4, 2, 2, 1)), ("b", f32(2))),
+)
+text(
+    "pools of dilated windows that cover the image",
+    """g (float[1,2,6,9] x) => (y, z) {
+        y = LpPool<kernel_shape=[5,5], strides=[2,2], dilations=[2,3], auto_pad="SAME_UPPER", ceil_mode=1>(x)
+        z = AveragePool<kernel_shape=[2,2], strides=[4,4], dilations=[2,9], auto_pad="SAME_LOWER", ceil_mode=1>(x)
+    }""",
+    {"x": f32(1, 2, 6, 9)},
+)
+text(
+    "recurrences in halves over no steps",
+    """g (float16[t,2,3] x, float16[1,2,4] h) => (y, z, w) {
+        a, y = GRU<hidden_size=4>(x, g, r, "", "", h)
+        b, z = RNN<hidden_size=4>(x, f, e, "", "", h)
+        c, w = LSTM<hidden_size=4>(x, l, m, "", "", h)
+    }""",
+    *({"x": f32(n, 2, 3).astype(np.float16), "h": f32(1, 2, 4).astype(np.float16)} for n in (0, 2)),
+    edit=_weights(
+        *(
+            (name, f32(1, 4 * gates, n).astype(np.float16))
+            for gates, names in ((3, "gr"), (1, "fe"), (4, "lm"))
+            for name, n in zip(names, (3, 4), strict=True)
+        )
+    ),
+)
+text(
+    "a loss of nothing",
+    "g (float[n,3,4] x, int64[n,4] t) => (y) { y = NegativeLogLikelihoodLoss(x, t) }",
+    *({"x": f32(n, 3, 4), "t": rng.integers(0, 3, (n, 4))} for n in (0, 2)),
+)
+text(
+    "bytes between which a linear Upsample lies",
+    'g (int8[1,2,n,6] x) => (y) { y = Upsample<mode="linear">(x, s) }',
+    {"x": rng.integers(-9, 9, (1, 2, 5, 6)).astype(np.int8)},
+    edit=_weights(("s", np.array([1, 1, 2, 1.5], np.float32))),
+    opset=9,
+)
+text(
+    "an Upsample that keeps the sizes",
+    "g (float[1,2,3,n] x) => (y) { y = Upsample(x, s) }",
+    *({"x": f32(1, 2, 3, n)} for n in (1, 3, 5)),
+    edit=_weights(("s", np.array([1, 1, 1.3, 1], np.float32))),
+    opset=9,
+)
+text(
+    "the variance of equal elements",
+    "g (float[n] x) => (y) { y = MeanVarianceNormalization<axes=[-1]>(x) }",
+    {"x": np.full(2, 3.783531, np.float32)},
+)
+text(
     "MeanVarianceNormalization over no axes",
     "g (float[2, 3, n, 2] x) => (y) { y = MeanVarianceNormalization<axes: ints=[]>(x) }",
     {"x": f32(2, 3, 4, 2)},

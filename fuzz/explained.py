@@ -257,6 +257,35 @@ EXPLAINED: tuple[Explanation, ...] = (
         answers=answers.is_0_for_nan,
         oracle=REFERENCE,
     ),
+    Explanation("ReduceL2", "int", (), OUTSIDE, answers=answers.is_the_largest),
+    Explanation(
+        "Pad",
+        " elements",
+        (),
+        "onnxruntime 1.30 reads other memory where it wraps one axis around and crops another; 1.31 does not",
+        node=conditions.wraps_and_crops,
+        oracle=REFERENCE,
+    ),
+    Explanation(
+        "ai.onnx.preview.FlexAttention",
+        " elements",
+        (),
+        "a softmax magnifies what precision 'medium' leaves out of large scores",
+        precisions=("medium",),
+        answers=answers.differs_in_few,
+    ),
+    *(
+        Explanation(
+            op,
+            " elements",
+            (),
+            "a recurrence with large weights magnifies what precision 'medium' leaves out of a step",
+            precisions=("medium",),
+            node=conditions.has_large_recurrence,
+            answers=answers.differs_in_few,
+        )
+        for op in RECURRENT
+    ),
     Explanation("CastLike", " int8 elements", (), OUTSIDE, answers=answers.differs_at_infinity),
     *(
         Explanation(op, text, (), reason, node=conditions.is_weighted, answers=holds)

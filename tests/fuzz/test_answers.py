@@ -22,6 +22,7 @@ HOLDS: list[tuple[Callable[..., bool], Any, list[float], list[float]]] = [
     (answers.cuts_fractions, None, [2, -2, 3], [1, -1, 3]),
     (answers.differs_by_a_tie, None, [2, *[1] * 9], [1] * 10),
     (answers.copies_an_operand, np.array([1, 2], np.float32), [1, 1], [1, 2]),
+    (answers.differs_in_few, None, [2, *[5] * 19], [3, *[5] * 19]),
 ]
 FAILS: list[tuple[Callable[..., bool], Any, list[float], list[float]]] = [
     (answers.is_0_where_other, None, [1, 2], [0, 3]),
@@ -36,6 +37,8 @@ FAILS: list[tuple[Callable[..., bool], Any, list[float], list[float]]] = [
     (answers.differs_by_a_tie, None, [3, *[1] * 9], [1] * 10),
     (answers.differs_by_a_tie, None, [2] * 10, [1] * 10),
     (answers.copies_an_operand, np.array([1, 3], np.float32), [1, 1], [1, 2]),
+    (answers.differs_in_few, None, [2, 2, 2, 5], [3, 3, 3, 5]),
+    (answers.differs_in_few, None, [NAN, *[5] * 19], [3, *[5] * 19]),
 ]
 
 
@@ -53,3 +56,9 @@ def test_holds(case: Any) -> None:
 @pytest.mark.parametrize("case", FAILS, ids=lambda c: c[0].__name__)
 def test_does_not_hold(case: Any) -> None:
     assert not verdict(*case)
+
+
+def test_the_largest_integer() -> None:
+    ours, theirs = np.array([7, 2**32 - 1], np.uint32), np.array([7, 98], np.uint32)
+    assert answers.is_the_largest([], ours, theirs)
+    assert not answers.is_the_largest([], theirs, ours)

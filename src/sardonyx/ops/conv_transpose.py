@@ -68,23 +68,29 @@ def conv_transpose(
     if output_shape or auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         wanted = per_axis(what, "output_shape", list(output_shape or [])[-rank:], rank, 0, 0)
         image = wanted if output_shape else tuple(n * s for n, s in zip(size, step, strict=True))
-        begin = tuple(same_pads(max(0, f - o), auto_pad)[0] for f, o in zip(full, image, strict=True))
-        end = begin
+        surplus = [f - o for f, o in zip(full, image, strict=True)]
+        # Where windows reach less far than a given size, zeros follow them; those of SAME lie on both sides.
+        begin = tuple(same_pads(max(0, t) if output_shape else t, auto_pad)[0] for t in surplus)
     elif auto_pad in ("NOTSET", "VALID", ""):
         begin, end = split_pads(what, None if auto_pad == "VALID" else pads, rank)
         image = tuple(f - p - q for f, p, q in zip(full, begin, end, strict=True))
     else:
         raise errors.InvalidArgument(f"{what}: unknown auto_pad", got=auto_pad)
     require(all(o > 0 for o in image), f"{what}: the padding leaves no output", got=image)
-    window = Window(image, kernel, step, dilation, begin, end, size)
+    before = [max(0, -b) for b in begin]
+    inner = tuple(n - zeros for n, zeros in zip(image, before, strict=True))
+    cut = tuple(max(0, b) for b in begin)
+    window = Window(inner, kernel, step, dilation, cut, cut, size)
     each = w.shape[1]
     source = widen(x).reshape(x.shape[0], group, x.shape[1] // group, math.prod(size))
     weights = np.moveaxis(widen(w).reshape(group, x.shape[1] // group, each, *kernel), 1, 2)
-    canvas = _canvas(window, (x.shape[0], group, each), compute_type(x), image)
+    canvas = _canvas(window, (x.shape[0], group, each), compute_type(x), inner)
     for position in np.ndindex(kernel):
         spread = np.matmul(weights[trailing(position)], source)
         window.tap(canvas, position)[...] += spread.reshape(x.shape[0], group, each, *size)
-    y = _crop(canvas, window, image).reshape(x.shape[0], group * each, *image)
+    y = _crop(canvas, window, inner).reshape(x.shape[0], group * each, *inner)
+    if any(before):
+        y = np.pad(y, [(0, 0), (0, 0), *((zeros, 0) for zeros in before)])
     if b is not None:
         check_bias(what, b, group * each)
         y = y + per_channel(widen(b), x.ndim)

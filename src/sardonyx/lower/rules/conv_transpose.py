@@ -71,7 +71,9 @@ def conv_transpose(low: Lowering, node: Node) -> None:
 def _pads(
     node: Node, x: View, out: View, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> tuple[int, ...]:
-    """The pads at the start of each axis; for a given output size, half of the surplus."""
+    """The pads at the start of each axis; half of the surplus for a given output size and for SAME, where zeros in
+    front of the windows are negative pads.
+    """
     rank, auto = len(kernel), node.attrs.get("auto_pad", "NOTSET")
     if not node.attrs.get("output_shape") and auto in ("NOTSET", "VALID"):
         return pads_of(node, rank)[0]
@@ -80,7 +82,8 @@ def _pads(
     for size, got, k, s, d, extra in zip(x.shape[2:], out.shape[2:], kernel, strides, dilations, more, strict=True):
         if not isinstance(size, int) or not isinstance(got, int):
             raise Refused("ConvTranspose: the size of a given result is not known before the run")
-        cut = max((size - 1) * s + extra + d * (k - 1) + 1 - got, 0)
+        cut = (size - 1) * s + extra + d * (k - 1) + 1 - got
+        cut = max(cut, 0) if node.attrs.get("output_shape") else cut
         found.append(cut // 2 if auto == "SAME_UPPER" else cut - cut // 2)
     return tuple(found)
 
