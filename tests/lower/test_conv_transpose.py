@@ -60,10 +60,11 @@ def test_a_given_size(attributes: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "attributes", ['auto_pad = "SAME_UPPER"', 'auto_pad = "SAME_LOWER"', "output_shape = [30, 24]"]
+    ("attributes", "sizes"),
+    [('auto_pad = "SAME_UPPER"', "25,16"), ('auto_pad = "SAME_LOWER"', "25,16"), ("output_shape = [30, 24]", "30,24")],
 )
-def test_gaps_between_windows(attributes: str) -> None:
+def test_gaps_between_windows(attributes: str, sizes: str) -> None:
     numbers = ", ".join(f"{v:.3f}" for v in np.random.default_rng(0).standard_normal(12))
-    body = f"k = Constant<value = float[1,3,2,2] {{{numbers}}}>() y = ConvTranspose<strides = [5, 4], {attributes}>(x, k, b)"
-    sizes = "30,24" if "shape" in attributes else "25,16"
+    weights = f"k = Constant<value = float[1,3,2,2] {{{numbers}}}>()"
+    body = f"{weights} y = ConvTranspose<strides = [5, 4], {attributes}>(x, k, b)"
     compare(parse(body, "float[2,1,5,4] x, float[3] b", f"float[2,3,{sizes}] y"))
