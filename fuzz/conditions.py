@@ -70,6 +70,16 @@ def is_scaled_crop(node: onnx.NodeProto, _: Operands) -> bool:
     return mode == b"tf_crop_and_resize" and len(node.input) == 3
 
 
+def repeats_axes_of_nothing(node: onnx.NodeProto, given: Operands) -> bool:
+    """Whether a reduction of an empty tensor names an axis twice."""
+    x = given[0] if given else None
+    if not node.op_type.startswith("Reduce") or x is None or x.size:
+        return False
+    named = given[1] if len(given) > 1 else np.array(_attributes(node).get("axes", ()))
+    axes = [int(a) % x.ndim for a in named.ravel()] if named is not None and x.ndim else []
+    return len(set(axes)) < len(axes)
+
+
 def has_fractional_indices(node: onnx.NodeProto, given: Operands) -> bool:
     indices = given[0]
     if node.op_type != "OneHot" or indices is None or not is_float(indices.dtype):

@@ -181,6 +181,13 @@ EXPLAINED: tuple[Explanation, ...] = (
         node=conditions.has_no_steps,
     ),
     Explanation(
+        "*",
+        "shape",
+        (),
+        "an axis that is named twice is reduced once; of an empty tensor, onnxruntime leaves out another axis or none",
+        node=conditions.repeats_axes_of_nothing,
+    ),
+    Explanation(
         "OneHot",
         " elements",
         (),

@@ -120,6 +120,7 @@ def test_reasons_are_sentences() -> None:
     ("condition", "node", "given", "others"),
     [
         (conditions.has_fractional_indices, "OneHot(a, b, c)", [[0.5]], [[2.0]]),
+        (conditions.repeats_axes_of_nothing, "ReduceSum(a, b)", [np.ones((0, 3)), [1, -1]], [np.ones((0, 3)), [0, -1]]),
         (conditions.is_past_doubles, "Range(a, b, c)", [-(1 << 62), 1, 1], [-(1 << 52), 1, 1]),
         (
             conditions.reduces_nan,
