@@ -136,11 +136,11 @@ def test_a_program_that_closes_every_descriptor(tmp_path: Path) -> None:
 
 def test_the_folder_is_what_the_knob_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SARDONYX_CACHE", folders.OFF)
-    assert folders.chosen() is None and folders.usual() is None
+    assert folders.configured() is None and folders.default() is None
     monkeypatch.delenv("SARDONYX_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    found = folders.usual()
-    assert folders.chosen() is None and found is not None and found.path == str(tmp_path / "home" / "sardonyx")
+    found = folders.default()
+    assert folders.configured() is None and found is not None and found.path == str(tmp_path / "home" / "sardonyx")
 
 
 def test_a_folder_that_is_only_read_from_is_not_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

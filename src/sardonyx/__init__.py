@@ -4,7 +4,7 @@
     session = ort.InferenceSession("model.onnx")
     outputs = session.run(None, {"x": x})
 
-What every session takes is loaded with the package, other names when they are first used.
+Names that every session needs are imported with the package; the others are imported when they are first used.
 """
 
 from __future__ import annotations

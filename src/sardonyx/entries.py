@@ -1,11 +1,13 @@
-"""Entries of the cache folder: a head and a body in one file, which is used only if it is what was written.
+"""Entries of the cache folder: a header and a body in one file, verified before they are used.
 
-A mark with the format's version; the numbers of bytes of head and body; a digest over the entry's name, these numbers
-and the head; the head; and the body, on the border of a cache line. The head holds checksums of the body's parts, which
-are checked when they are read. The name is a digest of all that decides what is in an entry.
-An entry that is damaged, or is not the user's alone, is removed and made anew. The digest finds accidents, and entries
-under another's name. Against somebody who may write to the folder it does not help: ``folders`` sees to it that nobody
-may.
+Layout: a magic number with the format's version; the sizes of header and body; a digest over the entry's name, these
+sizes and the header; the header; and the body, aligned to a cache line. The header holds checksums of the body's
+sections, which are checked when the sections are read. An entry's name is a digest of everything that its contents
+depend on.
+
+A damaged entry, or one that others could have written, is deleted and rebuilt. The digest detects accidental damage and
+renamed entries. It does not protect against someone who can write to the folder; ``folders`` makes sure that only the
+user can.
 """
 
 from __future__ import annotations
@@ -32,19 +34,19 @@ _FRONT_NBYTES = len(MARK) + 8 + 8 + _DIGEST_NBYTES
 
 
 class Damaged(Exception):
-    """An entry is not what was written."""
+    """An entry's contents are not what was written."""
 
 
 class Entry(NamedTuple):
     head: bytes
     body: SourceFile
-    """Not checked yet. Offsets count from the body's first byte."""
+    """Not verified yet. Offsets count from the body's first byte."""
     digest: bytes
-    """What this entry has, and no other."""
+    """Identifies this entry's contents."""
 
 
 def read(folder: PrivateFolder, name: str, use: Callable[[Entry], T]) -> T | None:
-    """What is made of an entry; None where there is none, or it is of no use, and then it is removed."""
+    """The result of ``use`` on an entry. None if there is no such entry, or if it is unusable and was deleted."""
     try:
         return use(_read(folder, name))
     except FileNotFoundError:
@@ -55,7 +57,7 @@ def read(folder: PrivateFolder, name: str, use: Callable[[Entry], T]) -> T | Non
 
 
 def refuse(folder: PrivateFolder, name: str, why: object) -> None:
-    """Take away an entry that is of no use, and say why."""
+    """Delete an unusable entry and log the reason."""
     logging.getLogger("sardonyx").warning(
         "the cache entry %s is not readable and will be made anew: %s", os.path.join(folder.path, name), why
     )
@@ -63,7 +65,7 @@ def refuse(folder: PrivateFolder, name: str, why: object) -> None:
 
 
 def write(folder: PrivateFolder, name: str, head: bytes, body: Chunks = (), body_nbytes: int = 0) -> bytes | None:
-    """Keep an entry; its digest. A full or broken disk only means that it is not kept, which is logged."""
+    """Write an entry and return its digest. A full or broken disk is logged, not raised."""
     digest = _digest(name, len(head), body_nbytes, head)
     try:
         folder.write(name, _chunks(digest, head, body, body_nbytes))
@@ -74,12 +76,12 @@ def write(folder: PrivateFolder, name: str, head: bytes, body: Chunks = (), body
 
 
 def checksum(content: bytes | memoryview) -> bytes:
-    """A digest of a part of a body."""
+    """A digest of a section of a body."""
     return hashlib.blake2b(content, digest_size=_DIGEST_NBYTES).digest()
 
 
 def check_body(entry: Entry, expected: bytes) -> None:
-    """``Damaged`` where the whole body is not what was written."""
+    """Raise ``Damaged`` unless the whole body is what was written."""
     digest, piece = hashlib.blake2b(digest_size=_DIGEST_NBYTES), 1 << 20
     for start in range(0, len(entry.body), piece):
         digest.update(entry.body.bytes(start, min(start + piece, len(entry.body))))

@@ -1,9 +1,9 @@
-"""Files that a session relies on, read into memory of its own.
+"""Files that a session depends on, read into its own memory.
 
-Nothing of them is mapped: a process that touches a mapping of a truncated file is killed by the system, and one
-that is rewritten in place changes numbers under its readers. Here a file that has become shorter is a short read, and
-after each read the file must have the size and the time that it had when it was opened. A file that is deleted, or
-replaced by another of its name, stays what it was: it is held open.
+Files are not mapped: the system kills a process that touches the mapping of a truncated file, and a file that is
+rewritten in place changes the numbers that its readers see. Here a shortened file is a short read, and after each read
+the file must have the size and modification time that it had when it was opened. A file that is deleted or replaced
+stays readable, because its descriptor is held open.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from sardonyx.errors import Fail
 
 
 def identity_of(info: os.stat_result) -> tuple[int, ...]:
-    """What tells a file from any other, and from itself after a change."""
+    """Values that distinguish a file from every other file, and from itself after a change."""
     return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
 class SourceFile:
-    """A file of which any thread may read any part; what was read is what the file held when it was opened."""
+    """A file that any thread may read at any offset. A read returns what the file held when it was opened, or
+    raises.
+    """
 
     def __init__(self, fd: int, path: str, *, start: int = 0) -> None:
         """``fd`` is closed with this object. Offsets count from ``start``."""
@@ -37,7 +39,7 @@ class SourceFile:
 
     @classmethod
     def open(cls, path: str, *, flags: int = 0) -> SourceFile:
-        """A regular file, or ``IsNotRegular``; ``OSError`` where it cannot be opened."""
+        """Open a regular file. Raises ``IsNotRegular`` for other kinds, ``OSError`` if the file cannot be opened."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
         made = cls(fd, path)
         if not stat.S_ISREG(made.info.st_mode):
@@ -52,13 +54,13 @@ class SourceFile:
         return self.size
 
     def bytes(self, start: int, stop: int) -> bytes:
-        """A part, as bytes."""
+        """Bytes ``start`` to ``stop``."""
         content = bytearray(stop - start)
         self.read_into(content, start)
         return bytes(content)
 
     def read_into(self, memory: Any, offset: int) -> None:
-        """Fill a writable buffer of bytes; ``Fail`` where the file is no longer what it was, or cannot be read."""
+        """Fill a writable buffer. Raises ``Fail`` if the file has changed or cannot be read."""
         left, at = memoryview(memory), self.start + offset
         fd = self._checked()
         try:
@@ -72,11 +74,11 @@ class SourceFile:
         self._checked()
 
     def check(self) -> None:
-        """``Fail`` where the file is no longer what it was."""
+        """Raise ``Fail`` if the file has changed."""
         self._checked()
 
     def _checked(self) -> int:
-        """The descriptor of the file, which is as it was."""
+        """The descriptor, after a check that the file is unchanged."""
         try:
             info = os.fstat(self._fd)
         except OSError:
@@ -88,7 +90,7 @@ class SourceFile:
         return self._fd
 
     def _reopen(self) -> os.stat_result:
-        """Once more by its path, for a program that closed descriptors that are not its own (daemons do)."""
+        """Open the path again: daemons close descriptors that they did not open."""
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
@@ -118,7 +120,7 @@ class IsNotRegular(OSError):
 
 
 def _close(fd: int, info: os.stat_result) -> None:
-    """Close a descriptor, unless somebody else did, and its number may be another file's now."""
+    """Close a descriptor, unless other code closed it already and the number now belongs to another file."""
     try:
         if os.path.samestat(os.fstat(fd), info):
             os.close(fd)

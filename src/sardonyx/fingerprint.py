@@ -1,8 +1,8 @@
-"""What a Python function is, as a digest: its code, and what its code refers to.
+"""A digest of a Python function: its code and what its code refers to.
 
-Two functions of one digest compute the same: caches are asked by it. Functions of the same package are followed; those
-of other packages count by name and version. Where something cannot be told (an object that only has an address), the
-digest is this process's own, so that nothing kept is found.
+Functions with the same digest compute the same, so the digest is a cache key. Functions of the same package are
+followed; those of other packages count by name and version. Where a referenced object has no stable description (only
+an address), the digest is unique to this process, so that no cached entry matches it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The cache folder: private to the user, or not used at all.
 
-What lies in it is run as code, so nobody else may have a hand in it. Every folder on the way to it must belong to the
-user or to root, and must not be writable by others, or else be sticky (as /tmp is). The folder itself must be the
-user's, with mode 0700. It is then held open, and its files are opened relative to it: whatever its path names later,
-they are those that were looked at.
+Files in it are executed as code, so nobody else may be able to write there. Every folder on the path must belong to the
+user or to root and must not be writable by others, unless it is sticky (like /tmp). The folder itself must belong to
+the user, with mode 0700. It is then held open and its files are opened relative to it, so that renaming a folder on the
+path later has no effect.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ MAX_LINKS = 16
 _PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def chosen() -> PrivateFolder | None:
-    """The folder that ``SARDONYX_CACHE`` names, when it can be trusted; None when it is unset."""
+def configured() -> PrivateFolder | None:
+    """The folder that ``SARDONYX_CACHE`` names, if it is private; None if the variable is unset."""
     named = knobs.CACHE.get()
     return private(named) if named and named != OFF else None
 
 
-def usual(*, make: bool = True) -> PrivateFolder | None:
-    """The chosen folder, or the user's own when none is named; None when caching is off, or as for ``private``."""
+def default(*, make: bool = True) -> PrivateFolder | None:
+    """The configured folder, or ``~/.cache/sardonyx`` if none is configured. None if caching is off or the folder is
+    not private.
+    """
     named = knobs.CACHE.get()
     if named == OFF:
         return None
@@ -39,7 +41,7 @@ def usual(*, make: bool = True) -> PrivateFolder | None:
 
 
 class PrivateFolder:
-    """A folder of the user's alone, held open."""
+    """A folder that only the user can write to, held open."""
 
     def __init__(self, path: str, fd: int) -> None:
         self.path, self.fd = path, fd
@@ -48,7 +50,7 @@ class PrivateFolder:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the descriptor is still that of the folder, and this is there, and private."""
+        """Whether the folder that was opened still exists and is still private."""
         try:
             info = os.fstat(self.fd)
         except OSError:
@@ -56,7 +58,7 @@ class PrivateFolder:
         return os.path.samestat(info, self._info) and info.st_nlink > 0 and _why_not_private(info) is None
 
     def open(self, name: str) -> int:
-        """A descriptor to read a file by; ``OSError`` where it is no file, or not the user's alone."""
+        """A descriptor for reading a file. ``OSError`` if it is no regular file, or if others can write to it."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         fd = os.open(name, flags, dir_fd=self.fd)
         try:
@@ -69,18 +71,18 @@ class PrivateFolder:
         return fd
 
     def has(self, name: str) -> bool:
-        """Whether there is anything of this name."""
+        """Whether the folder has an entry of this name."""
         return os.access(name, os.F_OK, dir_fd=self.fd, follow_symlinks=False)
 
     def write(self, name: str, chunks: writing.Chunks) -> None:
-        """Write a file whole; ``OSError`` where that cannot be done."""
+        """Write a file atomically; ``OSError`` on failure."""
         if not self._is_swept:
             self._is_swept = True
             writing.sweep(self.fd)
         writing.write_in(self.fd, name, chunks)
 
     def remove(self, name: str) -> None:
-        """Take a file away, if that can be done."""
+        """Delete a file; failures are ignored."""
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=self.fd)
 
@@ -91,9 +93,9 @@ _lock = forks.lock()
 
 
 def private(where: str, *, make: bool = True) -> PrivateFolder | None:
-    """A folder that belongs to the user alone; else None, and the reason is logged, once.
+    """The folder at ``where`` if only the user can write to it; else None, and the reason is logged once.
 
-    One that is not there is made, or is None, too.
+    A missing folder is created if ``make`` is set; otherwise the result is None.
     """
     where = os.path.abspath(where)
     found = _held.get(where)
@@ -101,7 +103,7 @@ def private(where: str, *, make: bool = True) -> PrivateFolder | None:
         return found
     with _lock:
         try:
-            _held[where] = PrivateFolder(where, _opened(where, make))
+            _held[where] = PrivateFolder(where, _open_path(where, make))
             return _held[where]
         except OSError as error:
             if not make and isinstance(error, FileNotFoundError):
@@ -113,33 +115,33 @@ def private(where: str, *, make: bool = True) -> PrivateFolder | None:
         return None
 
 
-def _opened(where: str, make: bool) -> int:
-    """The folder at a path, every step of which was looked at; ``OSError`` says what is wrong."""
+def _open_path(where: str, make: bool) -> int:
+    """Open the folder at a path after checking every folder on the way; ``OSError`` says what is wrong."""
     for _ in range(MAX_LINKS):
-        found = _walked(where, make)
+        found = _walk(where, make)
         if isinstance(found, int):
             return found
         where = found
     raise PermissionError(f"{where}: there are too many links on the way to it")
 
 
-def _walked(where: str, make: bool) -> int | str:
-    """The folder at a path; or, where a folder on the way is a link, the path without that link."""
+def _walk(where: str, make: bool) -> int | str:
+    """The folder at a path; or, if a folder on the way is a link, the path with that link resolved."""
     parts = [part for part in where.split("/") if part]
     if not parts:
         _refuse(where, "it is the root of all folders")
     at, place = os.open("/", _PATH), "/"
     try:
-        _check_way(os.fstat(at), place, is_root=True)
+        _check_ancestor(os.fstat(at), place, is_root=True)
         for i, name in enumerate(parts[:-1]):
-            target = _link(name, at)
+            target = _link_target(name, at)
             if target is not None:
                 return os.path.normpath(os.path.join(place, target, *parts[i + 1 :]))
-            inner = _step(name, at, _PATH, make)
+            inner = _open_child(name, at, _PATH, make)
             os.close(at)
             at, place = inner, os.path.join(place, name)
-            _check_way(os.fstat(at), place)
-        made = _step(parts[-1], at, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, make)
+            _check_ancestor(os.fstat(at), place)
+        made = _open_child(parts[-1], at, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, make)
     finally:
         os.close(at)
     why = _why_not_private(os.fstat(made))
@@ -149,8 +151,8 @@ def _walked(where: str, make: bool) -> int | str:
     return made
 
 
-def _link(name: str, at: int) -> str | None:
-    """Where a link leads, if it is one, and nobody else may change it."""
+def _link_target(name: str, at: int) -> str | None:
+    """The target of a link that nobody else can change; None if the name is no link."""
     try:
         target = os.readlink(name, dir_fd=at)
     except OSError:
@@ -160,8 +162,8 @@ def _link(name: str, at: int) -> str | None:
     return target
 
 
-def _step(name: str, at: int, flags: int, make: bool) -> int:
-    """A folder in a folder; one that is not there is made for the user alone, or ``FileNotFoundError``."""
+def _open_child(name: str, at: int, flags: int, make: bool) -> int:
+    """Open a subfolder. A missing one is created with mode 0700 if ``make`` is set, else ``FileNotFoundError``."""
     try:
         return os.open(name, flags, dir_fd=at)
     except FileNotFoundError:
@@ -180,8 +182,8 @@ def _why_not_private(info: os.stat_result) -> str | None:
     return None
 
 
-def _check_way(info: os.stat_result, place: str, *, is_root: bool = False) -> None:
-    """Refuse a folder on the way in which others could put another in place of the next."""
+def _check_ancestor(info: os.stat_result, place: str, *, is_root: bool = False) -> None:
+    """Refuse a folder in which others could replace the next folder of the path."""
     if not is_root and info.st_uid not in (0, os.getuid()):
         _refuse(place, "it belongs to somebody else")
     if info.st_mode & 0o022 and not info.st_mode & stat.S_ISVTX:

@@ -1,8 +1,9 @@
-"""What a fork finds.
+"""Locks and native code that are safe across ``fork``.
 
-A child has one thread: whoever held a lock in the parent is gone, and would hold it for ever. Locks that are made here
-are free in a child. Native code that has locks of its own is entered through a ``Gate``, at which a fork waits. So it
-does for imports, since a module that is loaded half is of no use to a child, and has a lock too.
+A child has one thread: a lock that another thread of the parent held would stay locked for ever. Locks made here are
+free in a child. Native code with locks of its own is entered through a ``Gate``; a fork waits until the gate is empty.
+A fork also waits for running imports, because a half-loaded module is unusable in a child and its import lock stays
+held.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ else:
 
 
 IMPORT_S = 2.0
-"""How long a fork waits for the next module: an import never ends where a program runs in the body of one."""
+"""How long a fork waits for running imports. A program that runs inside a module's body never finishes its import."""
 
 __all__ = ["Gate", "at_fork", "cached_property", "lock", "rlock"]
 
@@ -53,7 +54,7 @@ def lock() -> threading.Lock:
 
 
 def rlock() -> Any:
-    """One that its owner may take again."""
+    """A reentrant lock that is free in a child."""
     made = threading.RLock()
     _locks.add(made)
     return made
@@ -65,7 +66,7 @@ def at_fork(
     in_parent: Callable[[], object] | None = None,
     in_child: Callable[[], object],
 ) -> None:
-    """Have functions called around forks, where there are any."""
+    """Register functions to be called around forks, on systems that have them."""
     if not hasattr(os, "register_at_fork"):
         return
     given = {"before": before, "after_in_parent": in_parent, "after_in_child": in_child}
@@ -73,7 +74,9 @@ def at_fork(
 
 
 class Gate:
-    """Code that no fork of another thread interrupts: ``with gate`` around it. It must not wait for other threads."""
+    """Code that a fork of another thread does not interrupt: ``with gate`` around it. It must not wait for other
+    threads.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -97,7 +100,7 @@ class Gate:
             self._changed.notify_all()
 
     def _close(self) -> None:
-        """Nobody else comes in, and everybody else is out. The condition is held until the gate opens."""
+        """Wait until no thread is inside, and let none enter. The condition is held until the gate opens."""
         me = threading.get_ident()
         self._changed.acquire()
         while self._forking is not None:
@@ -112,13 +115,13 @@ class Gate:
         self._changed.release()
 
     def _open_in_child(self) -> None:
-        """Those who wait here are not in the child."""
+        """Threads that wait at the gate do not exist in the child."""
         self._changed._waiters.clear()  # type: ignore[attr-defined]
         self._open()
 
 
 def _await_imports() -> None:
-    """Until no other thread imports anything."""
+    """Wait until no other thread is importing."""
     known, end = 0, 0.0
     while _others_import():
         if len(sys.modules) != known:
@@ -129,8 +132,10 @@ def _await_imports() -> None:
 
 
 def _others_import() -> bool:
-    """By the locks of modules that are being imported. (The frames of running threads must not be walked: some versions
-    of CPython give freed memory as ``f_back``.)"""
+    """Whether another thread holds the lock of a module that is being imported.
+
+    The frames of running threads must not be walked: some versions of CPython return freed memory as ``f_back``.
+    """
     me, locks = threading.get_ident(), getattr(importlib._bootstrap, "_module_locks", {})
     owners = (getattr(reference(), "owner", None) for reference in list(locks.values()))
     return any(owner not in (None, me) for owner in owners)

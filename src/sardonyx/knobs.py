@@ -1,21 +1,20 @@
 """Every environment variable that Sardonyx reads.
 
-    SARDONYX_CACHE                      path       folder in which engines are kept between starts
-    SARDONYX_CPU                        name       CPU that code is emitted for, in LLVM's words; by default the host's;
-                                                     what the host has not is done by ordinary instructions
+    SARDONYX_CACHE                      path       folder of cached graphs and compiled models
+    SARDONYX_CPU                        name       target CPU by LLVM's name; the host by default;
+                                                     instructions that the host lacks are emulated
     SARDONYX_CHECK_ADDRESSES            bool  off  check every address that a compiled kernel reads or writes
     SARDONYX_DUMP                       path       folder to which the CPU provider writes the groups of each part
                                                      that it compiles, after every pass of its pipeline
-    SARDONYX_GUARD_PAGES                name       end or front: memory of compiled runs ends in front of a closed
-                                                     page, or begins behind one; a stray access ends the process
+    SARDONYX_GUARD_PAGES                name       end or front: a page without access rights follows
+                                                     (precedes) the memory of compiled runs
     SARDONYX_VERIFY                     bool  off  check the graph's invariants between stages
     ORT_LOAD_CONFIG_FROM_MODEL          bool  off  take session options from the model's ``ort_config`` metadata
     ORT_ONNX_BACKEND_EXCLUDE_PROVIDERS  list       providers that ``sardonyx.backend`` does not use
     SARDONYX_MAX_VALUE_NBYTES           int        most bytes of one computed value; by default 1024 times
-                                                     what model and feeds hold, and 192 MiB in any case
+                                                     the size of model and feeds, at least 192 MiB
 
-Variables are read when they are asked for, so that a program may set them at any time. An empty one is one that is not
-set.
+Variables are read at each use, so a program may set them at any time. An empty variable counts as unset.
 """
 
 from __future__ import annotations

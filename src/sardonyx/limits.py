@@ -1,8 +1,8 @@
-"""What an untrusted model may take: ``Limits``, and what one build or one run has left of them: ``Budget``.
+"""Limits of untrusted models: ``Limits``, and ``Budget``, what one build or run has left of them.
 
-Limits are passed down by name: options, load, build, engine, run context. Meanings of operators and rewrites have no
-such argument; for them the budget of the build or run under way is a context variable (``current``). Where none is in
-force, nothing here costs or refuses anything.
+Limits are passed down as arguments: options, load, build, engine, run context. Operators' functions and rewrites have
+no such argument; for them the budget of the current build or run is a context variable (``current``). Without a budget,
+nothing here has an effect.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ TRUSTED, UNTRUSTED = "trusted", "untrusted"
 
 
 class Limits(Record):
-    """The most that an untrusted model may have and take. Sizes are in bytes, times in seconds by the clock."""
+    """The most that an untrusted model may contain and use. Sizes are in bytes, times in seconds of wall-clock time."""
 
     file_nbytes: int = 64 << 20
     """The model's file."""
     skeleton_nbytes: int = 2 << 20
     """The file without the contents of large tensors: nodes, names, attributes, strings. Parsed, it may take a hundred
-    times as much."""
+    times as much memory.
+    """
     nodes: int = 10_000
-    """Nodes, those of subgraphs and of inlined functions included; rewrites may make four times as many."""
+    """Nodes, including those of subgraphs and inlined functions; rewrites may make four times as many."""
     nesting: int = 8
-    """Subgraphs inside of subgraphs."""
+    """Levels of nested subgraphs."""
     initializers: int = 10_000
     """Stored tensors, those in attributes included."""
     initializer_nbytes: int = 64 << 20
-    """The largest of them, as it is used: a sparse tensor counts as a dense one."""
+    """The largest tensor, as it is used: a sparse tensor counts as a dense one."""
     memory_nbytes: int = 384 << 20
     """Weights, constants made of them, intermediates and results of one run."""
     build_time_s: float = 1.5
-    """From the file to a session."""
+    """Time from the file to a session."""
     run_time_s: float = 0.5
-    """One run."""
+    """Time of one run."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -54,7 +55,7 @@ class Limits(Record):
 
 
 def refusal(limit: str, what: str, *, allowed: Any, value: Any, where: str | None = None) -> UntrustedRefusal:
-    """The error of a limit that is reached."""
+    """The error for an exceeded limit."""
     return UntrustedRefusal(
         what,
         limit=limit,
@@ -66,19 +67,21 @@ def refusal(limit: str, what: str, *, allowed: Any, value: Any, where: str | Non
 
 
 def forbidden(what: str, *, where: str | None = None, got: Any = None, hint: str | None = None) -> UntrustedRefusal:
-    """The error of something that no untrusted model may have."""
+    """The error for something that untrusted models may not do at all."""
     return UntrustedRefusal(
         f"an untrusted model may not {what}", where=where, got=got, hint=hint or 'trust="trusted" allows it'
     )
 
 
 class Budget:
-    """What is left of limits in one build or one run: of its time, and of its memory."""
+    """The time and memory that one build or run has left."""
 
     __slots__ = ("_start", "_time_limit", "deadline", "held_nbytes", "limits")
 
     def __init__(self, limits: Limits, *, time_limit: str) -> None:
-        """``time_limit`` names the field of ``Limits`` that bounds it. A budget inside of another ends with it."""
+        """``time_limit`` names the field of ``Limits`` that bounds the time. A budget within another ends no later than
+        that one.
+        """
         outer = _current.get()
         self.limits, self._time_limit = limits, time_limit
         self._start = time.monotonic()
@@ -94,11 +97,11 @@ class Budget:
 
     @property
     def used(self) -> float:
-        """The share of the time that is gone."""
+        """The share of the time that has passed."""
         return (time.monotonic() - self._start) / max(self.deadline - self._start, 1e-9)
 
-    def late(self, where: str | None = None) -> UntrustedRefusal:
-        """The error of a deadline that has passed."""
+    def deadline_error(self, where: str | None = None) -> UntrustedRefusal:
+        """The error for a passed deadline."""
         allowed = getattr(self.limits, self._time_limit)
         what = "building the session" if self._time_limit == "build_time_s" else "the run"
         return refusal(
@@ -107,10 +110,10 @@ class Budget:
 
     def check_time(self, where: str | None = None) -> None:
         if time.monotonic() > self.deadline:
-            raise self.late(where)
+            raise self.deadline_error(where)
 
     def check_work(self, seconds: float, where: str | None = None) -> None:
-        """Refuse work that is estimated to take longer than is left: it could not be interrupted."""
+        """Refuse work with an estimate longer than the remaining time: it could not be interrupted."""
         left = self.left_s
         if seconds > left:
             raise refusal(
@@ -122,18 +125,18 @@ class Budget:
             )
 
     def check_nbytes(self, nbytes: int, what: str, where: str | None = None) -> None:
-        """Refuse memory that does not fit beside what is held."""
+        """Refuse memory that does not fit in addition to what is held."""
         if self.held_nbytes + nbytes > self.limits.memory_nbytes:
             raise refusal(
                 "memory_nbytes",
                 what,
                 allowed=f"{self.limits.memory_nbytes} bytes",
-                value=f"{nbytes} bytes beside {self.held_nbytes}",
+                value=f"{nbytes} bytes in addition to {self.held_nbytes}",
                 where=where,
             )
 
     def hold(self, nbytes: int, what: str, where: str | None = None) -> None:
-        """Count memory that stays."""
+        """Count memory that stays allocated."""
         self.check_nbytes(nbytes, what, where)
         self.held_nbytes += nbytes
 
@@ -141,12 +144,12 @@ class Budget:
 _current: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 current = _current.get
-"""The budget in force; None where the model is trusted."""
+"""The budget of this thread's build or run; None if the model is trusted."""
 
 
 @contextmanager
 def in_force(budget: Budget) -> Iterator[Budget]:
-    """Have a budget bound what this thread does."""
+    """Apply a budget to what this thread does inside the block."""
     token = _current.set(budget)
     try:
         yield budget
@@ -154,8 +157,8 @@ def in_force(budget: Budget) -> Iterator[Budget]:
         _current.reset(token)
 
 
-def carried(task: Callable[P, T]) -> Callable[P, T]:
-    """A task for another thread, which the budget in force here is to bound there."""
+def with_current_budget(task: Callable[P, T]) -> Callable[P, T]:
+    """Wrap a task for another thread so that this thread's budget applies there."""
     budget = _current.get()
     if budget is None:
         return task
@@ -168,7 +171,7 @@ def carried(task: Callable[P, T]) -> Callable[P, T]:
 
 
 def check_time() -> None:
-    """Raise if a budget is in force and its time is over."""
+    """Raise if there is a budget and its time is over."""
     budget = _current.get()
     if budget is not None:
         budget.check_time()

@@ -1,7 +1,7 @@
-"""Frozen dataclasses for which no code is compiled.
+"""Frozen dataclasses that compile no code of their own.
 
-``dataclass(frozen=True)`` writes and compiles six functions for every class, which was a third of a warm start. A
-``Record`` inherits them, and is a dataclass to all others: ``fields``, ``replace`` and ``astuple`` take it.
+``dataclass(frozen=True)`` generates and compiles six functions for every class, which took a third of a warm start. A
+``Record`` inherits them. ``dataclasses.fields``, ``replace`` and ``astuple`` accept it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ else:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Record:
-    """Base of classes whose annotations are fields. With ``eq=False``, equal is only what is the same object."""
+    """Base of classes whose annotations are fields. With ``eq=False``, instances compare by identity."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     __match_args__: ClassVar[tuple[str, ...]]
@@ -43,7 +43,7 @@ class Record:
             self._fill(len(args), named)
 
     def _fill(self, given: int, named: dict[str, Any]) -> None:
-        """The fields behind those that were given by position."""
+        """Set the fields that were not given by position."""
         for name in self.__match_args__[given:]:
             f = self.__dataclass_fields__[name]
             if name in named:

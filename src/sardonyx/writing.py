@@ -1,7 +1,6 @@
-"""Files written whole: under another name first, then renamed. Readers see all of a file or nothing of it.
+"""Atomic file writes: a file is written under a temporary name and renamed. Readers see all of a file or none of it.
 
-A process that is killed leaves what it was writing under that other name, locked by nobody: whoever writes there next
-takes it away.
+A killed process leaves its temporary file behind, without a lock; the next writer in that folder deletes it.
 """
 
 from __future__ import annotations
@@ -21,13 +20,14 @@ _MAX_NAME = 200
 
 
 def write_whole(path: str, chunks: Chunks) -> None:
-    """Write a file, or leave what is there: it has the permissions of new files, or of the one that it replaces."""
+    """Write a file atomically. It gets the permissions of the file that it replaces, or those of a new file."""
     write_together([(path, chunks)])
 
 
 def write_together(files: Sequence[tuple[str, Chunks]]) -> None:
-    """Write several files, or leave all that are there. Chunks are asked for in order, so later ones may tell of
-    earlier ones. A link is followed; what is no file (a device, a pipe) is written to as it is.
+    """Write several files, all or none. Chunks are read in order, so later ones may depend on earlier ones.
+
+    A link is followed. A target that is no regular file (a device, a pipe) is written to directly.
     """
     pending: list[Pending] = []
     try:
@@ -56,7 +56,7 @@ def write_together(files: Sequence[tuple[str, Chunks]]) -> None:
 
 
 def write_in(folder: int, name: str, chunks: Chunks) -> None:
-    """Write a file that is the user's alone into an open folder; a loss of power may leave less than all of it."""
+    """Write a private file into an open folder. After a power failure it may be incomplete."""
     pending = Pending(folder, name, 0o600, 0o600)
     try:
         pending.write(chunks)
@@ -69,7 +69,7 @@ class Pending:
     """A file under its temporary name."""
 
     def __init__(self, folder: int, name: str, mode: int | None, initial: int) -> None:
-        """In an open folder. ``mode`` is what it is to have; None for ``initial`` less the process's mask."""
+        """``mode`` None means ``initial`` with the process's umask applied."""
         self.folder, self.name = folder, name
         for _ in range(100):
             self.temporary = temporary_name(name)
@@ -96,7 +96,7 @@ class Pending:
         self.temporary = ""
 
     def backup(self) -> str | None:
-        """Another name of the file that this one will replace; None where there is none."""
+        """A second link to the file that this one will replace; None if there is no such file."""
         made = temporary_name(self.name)
         try:
             os.link(self.name, made, src_dir_fd=self.folder, dst_dir_fd=self.folder)
@@ -105,13 +105,13 @@ class Pending:
         return made
 
     def close(self) -> None:
-        """Take away what was not committed."""
+        """Delete the temporary file unless it was committed."""
         _forget(self.temporary or None, self.folder)
         os.close(self.fd)
 
 
 def _rename(pending: Sequence[Pending]) -> None:
-    """Give all files their names, or none."""
+    """Rename all files to their final names, or none."""
     done: list[tuple[Pending, str | None]] = []
     try:
         for i, each in enumerate(pending):
@@ -142,7 +142,7 @@ def temporary_name(name: str) -> str:
 
 
 def sweep(folder: int, name: str = "") -> None:
-    """Take away the temporary files of processes that are gone: of one name, or all in a folder of ours."""
+    """Delete temporary files of processes that are gone: those of one name, or all in a private folder."""
     try:
         found = os.listdir(folder)
     except OSError:
@@ -160,7 +160,9 @@ def sweep(folder: int, name: str = "") -> None:
 
 
 def _lock(fd: int) -> bool:
-    """Whether nobody else has a file that is being written; a file system without locks says that nobody has."""
+    """Lock a temporary file; False if another process is writing it. A file system without locks counts as locked by
+    nobody.
+    """
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

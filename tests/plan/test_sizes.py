@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sardonyx.ir import dims
-from sardonyx.plan.sizes import Binding, Only, Sizes, SizesDiffer, multiple, name_of
+from sardonyx.plan.sizes import Binding, SizeRange, Sizes, SizesDiffer, multiple, name_of
 
 B, S, T = dims.symbol("batch"), dims.symbol("seq"), dims.symbol("a weird-name")
 
@@ -78,7 +78,7 @@ def test_the_largest_of_sizes(batch: int, seq: int) -> None:
     sizes = Sizes(("batch", "seq"))
     some = [dims.mul(B, 3) or 0, dims.sub(S, 7) or 0, S, dims.mul(B, 2) or 0, 2]
     most, least, none = sizes.largest(some), sizes.largest(some[1:2]), sizes.largest([])
-    numbered, bits = sizes.most([sizes.number(e) for e in some]), sizes.as_long_as([some[0], S, 2])
+    numbered, bits = sizes.maximum([sizes.number(e) for e in some]), sizes.bit_or([some[0], S, 2])
     values = sizes.compiled()((batch, seq))
     assert [values[i] for i in (most, least, none)] == [max(3 * batch, seq, 2), max(seq - 7, 0), 0]
     assert values[numbered] == max(3 * batch, seq, 2) and values[bits].bit_length() == values[most].bit_length()
@@ -94,7 +94,7 @@ def test_multiples_of_one_size() -> None:
 @pytest.mark.parametrize("least", [None, 3])
 def test_conditions_are_those_of_the_function(allowed: tuple[dims.Known, ...], least: int | None) -> None:
     sizes = Sizes(("batch", "seq"))
-    condition = sizes.holds(S, allowed, least)
+    condition = sizes.satisfies(S, allowed, least)
     plain = sizes.compiled(condition)
     sizes.require(condition, 'it\'s "so"', S)
     evaluate = sizes.compiled(1)
@@ -110,9 +110,9 @@ def test_conditions_are_those_of_the_function(allowed: tuple[dims.Known, ...], l
 
 
 def test_ranges_of_sizes() -> None:
-    few, some = Only(S, most=4), Only(B, 2, 3)
+    few, some = SizeRange(S, most=4), SizeRange(B, 2, 3)
     sizes = Sizes(("batch", "seq"))
-    within = sizes.compiled((sizes.within(few), sizes.within(few.otherwise), sizes.within(some)))
+    within = sizes.compiled((sizes.in_range(few), sizes.in_range(few.otherwise), sizes.in_range(some)))
     for batch, seq in itertools.product(range(7), repeat=2):
         assert within((batch, seq)) == (seq <= 4, seq > 4, 2 <= batch <= 3)
 

@@ -489,7 +489,7 @@ def test_starts_share_weights(tmp_path: Path, folder: Path) -> None:
     places = []
     sessions = [sx.InferenceSession(path) for _ in range(3)]
     for session in sessions:
-        found = session._sess.engine.quick.constants  # type: ignore[union-attr]
+        found = session._sess.engine.planned.constants  # type: ignore[union-attr]
         places.append([a.ctypes.data for a in found if a.nbytes > 1 << 16])
     assert places[0] and places[0] == places[1] == places[2] and was_kept(sessions[2])
 

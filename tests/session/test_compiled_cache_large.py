@@ -151,7 +151,7 @@ def test_numbers_that_a_layout_does_not_carry_are_kept_in_another(
 
 def large(session: sx.InferenceSession) -> list[np.ndarray]:
     engine: Any = session._sess.engine
-    return [a for a in engine.quick.constants if a.nbytes >= 1 << 19]
+    return [a for a in engine.planned.constants if a.nbytes >= 1 << 19]
 
 
 def test_starts_and_their_models_share_what_is_packed(model: Path) -> None:
@@ -163,7 +163,7 @@ def test_starts_and_their_models_share_what_is_packed(model: Path) -> None:
     del first, packed
     before = [a.ctypes.data for a in large(session) if a.ndim == 1]
     built = session._sess.engine._built()  # type: ignore[union-attr]
-    assert [a.ctypes.data for a in built.quick.constants if a.nbytes >= 1 << 19 and a.ndim == 1] == before
+    assert [a.ctypes.data for a in built.planned.constants if a.nbytes >= 1 << 19 and a.ndim == 1] == before
 
 
 def test_what_is_not_packed_is_in_memory_once(model: Path) -> None:

@@ -132,7 +132,7 @@ def test_the_past_stays_where_it_is(session: sx.InferenceSession) -> None:
 def test_nothing_but_what_is_new_is_copied(session: sx.InferenceSession) -> None:
     given = tokens(3, [2, 1])
     in_place(session, given), by_copying(session, given)
-    plain = session._sess.engine.quick
+    plain = session._sess.engine.planned
     (appending,) = {e for key, e in plain._appending.items() if key[0][3] == STEPS}
     assert len(plain.table.steps) - len(appending.table.steps) == 2 * LAYERS
 

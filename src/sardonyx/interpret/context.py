@@ -97,8 +97,8 @@ class RunContext:
         if self.stop:
             raise Fail("Exiting due to terminate flag being set to true.")
         if self.deadline is not None and time.monotonic() > self.deadline:
-            raise self.late()
+            raise self.deadline_error()
 
-    def late(self) -> Fail:
+    def deadline_error(self) -> Fail:
         """The error of a run that has passed its deadline."""
-        return Fail("the run reached its deadline") if self.budget is None else self.budget.late()
+        return Fail("the run reached its deadline") if self.budget is None else self.budget.deadline_error()

@@ -12,7 +12,7 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph, OutOfBudget
 from sardonyx.interpret.context import RunContext
-from sardonyx.interpret.live import Kept, nbytes_of
+from sardonyx.interpret.live import HeldValues, nbytes_of
 from sardonyx.interpret.program import Kernel
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.types import TensorType
@@ -74,7 +74,7 @@ def make_loop(node: Node, bodies: Bodies) -> Kernel:
         going = True if cond is None else bool(cond.reshape(()))
         collected: list[list[Any]] = [[] for _ in scans]
         i = nbytes = 0
-        kept = Kept(context.budget)
+        held = HeldValues(context.budget)
         while going and (limit is None or i < limit):
             context.check()
             out = body.run([np.array(i, np.int64), np.array(going), *carried, *captured], context)
@@ -85,9 +85,9 @@ def make_loop(node: Node, bodies: Bodies) -> Kernel:
             for rows, row in zip(collected, out[states + 1 :], strict=True):
                 nbytes += _collected(rows, row)
                 check_nbytes(nbytes, f"{i + 1} trips of a Loop have collected too much")
-            kept.are(carried, nbytes)
+            held.set(carried, nbytes)
             i += 1
-        kept.end()
+        held.release()
         return (*carried, *(_stacked(rows, value.type) for rows, value in zip(collected, scans, strict=True)))
 
     return run
@@ -144,15 +144,15 @@ def make_scan(node: Node, bodies: Bodies) -> Kernel:
         if len(lengths) > 1:
             raise InvalidArgument("scan inputs differ in length", got=sorted(lengths))
         collected: list[list[Any]] = [[] for _ in range(gathered)]
-        kept, nbytes = Kept(context.budget), 0
+        held, nbytes = HeldValues(context.budget), 0
         for i in range(lengths.pop() if lengths else 0):
             context.check()
             out = body.run([*carried, *(np.asarray(s[i]) for s in sources), *captured], context)
             carried = _carried(carried, out[:states])
             for rows, row in zip(collected, out[states:], strict=True):
                 nbytes += _collected(rows, row)
-            kept.are(carried, nbytes)
-        kept.end()
+            held.set(carried, nbytes)
+        held.release()
         results = []
         for rows, value, axis, back in zip(collected, graph.outputs[states:], out_axes, out_back, strict=True):
             stacked = _stacked(rows[::-1] if back else rows, value.type)
@@ -174,15 +174,15 @@ def make_sequence_map(node: Node, bodies: Bodies) -> Kernel:
         if len(lengths) > 1:
             raise InvalidArgument("SequenceMap's sequences differ in length", got=sorted(lengths))
         results: list[list[Any]] = [[] for _ in graph.outputs]
-        kept, nbytes = Kept(context.budget), 0
+        held, nbytes = HeldValues(context.budget), 0
         for i in range(len(inputs[0])):
             context.check()
             out = body.run([*(x[i] if isinstance(x, list) else x for x in inputs), *captured], context)
             for items, item in zip(results, out, strict=True):
                 items.append(item)
                 nbytes += nbytes_of(item)
-            kept.are((), nbytes)
-        kept.end()
+            held.set((), nbytes)
+        held.release()
         return tuple(results)
 
     return run

@@ -22,7 +22,7 @@ class Live:
         self._owners: dict[int, list[Any]] = {id(o): [o, 1, 0] for value in given for o in _owners(value)}
 
     def add(self, value: Any) -> None:
-        """A value is kept; UntrustedRefusal if there is no room for it."""
+        """A value is live; UntrustedRefusal if there is no room for it."""
         for owner in _owners(value):
             found = self._owners.setdefault(id(owner), [owner, 0, -1])
             found[1] += 1
@@ -31,7 +31,7 @@ class Live:
                 self._budget.hold(found[2], "the values of a run take too much memory")
 
     def drop(self, value: Any) -> None:
-        """A value is kept no more."""
+        """A value is live no more."""
         for owner in _owners(value):
             found = self._owners.get(id(owner))
             if found is not None:
@@ -45,21 +45,21 @@ class Live:
         self._budget.held_nbytes = self._before
 
 
-class Kept:
+class HeldValues:
     """Counts, against a budget if there is one, what a control-flow node keeps from trip to trip."""
 
     def __init__(self, budget: Budget | None) -> None:
         self._budget = budget
         self._before = 0 if budget is None else budget.held_nbytes
 
-    def are(self, values: Iterable[Any], collected_nbytes: int = 0) -> None:
+    def set(self, values: Iterable[Any], collected_nbytes: int = 0) -> None:
         """These values, and rows collected so far."""
         if self._budget is not None:
             self._budget.held_nbytes = self._before
             held = collected_nbytes + sum(map(nbytes_of, values))
             self._budget.hold(held, "what a loop keeps between its trips takes too much memory")
 
-    def end(self) -> None:
+    def release(self) -> None:
         if self._budget is not None:
             self._budget.held_nbytes = self._before
 

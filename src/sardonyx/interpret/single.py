@@ -20,7 +20,7 @@ class Single:
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         return self.program.run(args, context)
 
-    def run_again(self, args: Sequence[Any], places: Mapping[int, Any] | None = None) -> list[Any] | None:
+    def run_planned(self, args: Sequence[Any], places: Mapping[int, Any] | None = None) -> list[Any] | None:
         try:
             return [self._kernel(*args)]
         except Exception as e:

@@ -24,7 +24,7 @@ def _graph(graph: Graph, copies: dict[Value, Value]) -> Graph:
 
 
 def clone_node(node: Node, copies: dict[Value, Value]) -> Node:
-    """A copy that belongs to no graph yet; it reads ``copies`` where there are any, and its outputs join them."""
+    """A copy that belongs to no graph yet. Its inputs are looked up in ``copies``, and its outputs are added there."""
     inputs = [None if v is None else copies.get(v, v) for v in node.inputs]
     attrs = {key: _attr(attr, copies) for key, attr in node.attrs.items()}
     outputs = [_value(v, copies) for v in node.outputs]

@@ -1,4 +1,4 @@
-"""Arithmetic on dimensions that are not numbers yet.
+"""Arithmetic on symbolic dimensions.
 
 A dimension is an int, or an ``Expr``: a polynomial of names with integer coefficients, where a quotient, remainder,
 minimum, maximum or broadcast of such polynomials counts as a name of its own. An ``Expr`` is a str whose text is
@@ -18,21 +18,21 @@ from typing import TypeAlias
 from sardonyx.limits import check_time
 
 MAX_TEXT = 1000
-"""Characters from which an expression is given up: it would not be compared with anything."""
+"""Longest text of an expression; longer ones become unknown."""
 
 MAX_DEPTH = 40
-"""Functions inside of functions from which an expression is given up: what walks one goes as deep."""
+"""Deepest nesting of functions in an expression; deeper ones become unknown. It bounds recursion over expressions."""
 
 _EXPRESSION = r"[\w +*/%(),-]+"
 _ODD_NUMBER = r"(?<!\w)\d+[^\W\d]"
-"""What Python's parser would warn about."""
+"""Text for which Python's parser would print a warning."""
 
 FRESH = "?"
-"""How names begin that no model wrote."""
+"""Prefix of names that the engine made, which no model can contain."""
 
 
 class Atom(str):
-    """A name, or a function of expressions that arithmetic leaves alone."""
+    """A name, or a function of expressions that is not simplified further."""
 
     __slots__ = ("args", "depth", "fn")
     fn: str
@@ -45,7 +45,7 @@ Terms: TypeAlias = "dict[Monomial, int]"
 
 
 class Expr(str):
-    """A polynomial that is not a number; ``terms`` maps products of atoms to their coefficients."""
+    """A polynomial that is not a constant; ``terms`` maps products of atoms to their coefficients."""
 
     __slots__ = ("terms",)
     terms: Terms
@@ -56,20 +56,20 @@ Dim: TypeAlias = "int | str | None"
 
 
 def symbol(name: str) -> Expr:
-    """The dimension of that name; one that could be read as more than a name is quoted."""
+    """The dimension of that name. A name that would parse as an expression is quoted."""
     if re.fullmatch(r"[^\W\d][\w.:]*", name):
         return _apply("", (), name)
     return _apply("", (), "`" + name.replace("\\", r"\\").replace("`", r"\`") + "`")
 
 
 def fresh(name: str) -> Expr:
-    """A dimension of which nothing is known, under a name that no model can write."""
+    """An unknown dimension, under a name that no model can contain."""
     return _apply("", (), FRESH + name)
 
 
 @lru_cache(maxsize=4096)
 def of(name: str) -> Known | None:
-    """What the text of a declared dimension means: exporters write expressions as well as names."""
+    """Parse the text of a declared dimension: exporters write expressions as well as names."""
     if isinstance(name, Expr):
         return name
     if not any(c.isalpha() for c in name):
@@ -85,7 +85,7 @@ def of(name: str) -> Known | None:
 
 
 def known(dim: Dim) -> Known | None:
-    """A dimension as arithmetic takes it."""
+    """A dimension as an operand of arithmetic."""
     return of(dim) if isinstance(dim, str) and not isinstance(dim, Expr) else dim
 
 
@@ -209,7 +209,7 @@ def total(dims: Iterable[Dim]) -> Known | None:
 
 
 def exact_div(a: Dim, b: Dim) -> Known | None:
-    """a / b where the division leaves no rest, whatever the names stand for; None otherwise."""
+    """a / b if b divides a for all values of the names; None otherwise."""
     if type(a) is int and type(b) is int:
         return None if b == 0 or a % b else a // b
     x, y = known(a), known(b)
@@ -247,12 +247,12 @@ def _without(m: Monomial, factor: Monomial) -> Monomial | None:
     return tuple(left)
 
 
-# -- functions that stay as they are written
+# -- functions that are not polynomials
 
 
 @lru_cache(maxsize=8192)
 def floordiv(a: Dim, b: Dim) -> Known | None:
-    """The floor of a / b; the part of a that b divides comes out of it."""
+    """The floor of a / b; the part of a that b divides is taken out of the quotient."""
     x, y = known(a), known(b)
     if x is None or y is None or y == 0:
         return None
@@ -270,7 +270,7 @@ def floordiv(a: Dim, b: Dim) -> Known | None:
 
 
 def ceildiv(a: Dim, b: int) -> Known | None:
-    """The least number that is not below a / b, of a positive b."""
+    """The ceiling of a / b, for positive b."""
     return floordiv(add(a, b - 1), b)
 
 
@@ -303,9 +303,9 @@ def _extreme(fn: str, a: Dim, b: Dim, choose: Callable[[int, int], int]) -> Know
 
 
 def broadcast(a: Dim, b: Dim) -> Known | None:
-    """The dimension of a result whose operands have these; one of 1 stretches.
+    """The dimension of a broadcast result; a dimension of 1 stretches.
 
-    Operands that do not fit never run, so d with min(n, d), a slice of that many elements, is d.
+    Operands that do not fit are rejected before a run, so broadcasting d with min(n, d), a slice's size, is d.
     """
     x, y = known(a), known(b)
     if x == y or y == 1:
@@ -331,11 +331,11 @@ def _is_capped(d: Expr, whole: Expr) -> bool:
     return whole in m[0].args and any(isinstance(arg, int) and arg > 0 for arg in m[0].args)
 
 
-# -- what is certain
+# -- bounds and comparisons
 
 
 def at_least(d: Dim, bound: int) -> bool:
-    """Whether a dimension is certain to be no less than ``bound``."""
+    """Whether a dimension is certainly no less than ``bound``."""
     return d >= bound if type(d) is int else _is_at_least(d, bound)
 
 
@@ -358,12 +358,12 @@ def _is_at_least(d: Dim, bound: int) -> bool:
 
 
 def _falls(atom: Atom) -> bool:
-    """Whether it is a quotient below 0, of which one side is: the ceiling of a / b is -(-a // b)."""
+    """Whether it is a quotient of operands with opposite signs: the ceiling of a / b is written -(-a // b)."""
     return atom.fn == "div" and at_least(neg(atom.args[0]), 0) != at_least(neg(atom.args[1]), 0)
 
 
 def _low(atom: Atom) -> int:
-    """What it is certain to be at least: 1, 0, or -1, which stands for any less."""
+    """A lower bound: 1, 0, or -1 for anything below."""
     if atom.fn in ("max", "min"):
         sides = [1 if at_least(arg, 1) else int(at_least(arg, 0)) - 1 for arg in atom.args]
         return max(sides) if atom.fn == "max" else min(sides)
@@ -374,7 +374,7 @@ def _low(atom: Atom) -> int:
 
 
 def differ(a: Dim, b: Dim) -> bool:
-    """Whether two dimensions are certain to be different."""
+    """Whether two dimensions are certainly different."""
     gap = sub(a, b)
     return at_least(gap, 1) or at_least(neg(gap), 1)
 
@@ -391,12 +391,12 @@ def names(d: Dim) -> Iterator[str]:
 
 
 def is_fresh(d: Dim) -> bool:
-    """Whether a dimension depends on names that no model wrote."""
+    """Whether a dimension depends on names that the engine made."""
     return isinstance(d, str) and FRESH in d and any(name.startswith(FRESH) for name in names(d))
 
 
 def multiple_of(d: Dim) -> tuple[str, int] | None:
-    """The name that a dimension is so many times, once or more often; None where it is not."""
+    """The name that a dimension is a positive multiple of; None if there is none."""
     x = known(d)
     if not isinstance(x, Expr) or len(x.terms) != 1:
         return None
@@ -405,7 +405,7 @@ def multiple_of(d: Dim) -> tuple[str, int] | None:
 
 
 def evaluate(d: Dim, sizes: Mapping[str, Known]) -> Known | None:
-    """A dimension with numbers, or other dimensions, for some of its names."""
+    """A dimension with numbers, or other dimensions, substituted for some of its names."""
     x = known(d)
     if not isinstance(x, Expr):
         return x

@@ -40,7 +40,9 @@ class Value:
     def __init__(self, name: str, type: ValueType | None = None, *, const: Tensor | None = None) -> None:
         self.name, self.type, self.const = name, type, const
         self.stated: ValueType | None = None
-        """Of an input or output of a body, the type that the file states: written to files again, never relied on."""
+        """For an input or output of a body: the type that the file states. It is written to files again and never
+        relied on.
+        """
         self.doc = ""
         self.denotation: tuple[str, ...] | None = None
         """Per-dimension denotations, where the model gives any (DATA_BATCH ...)."""
@@ -49,9 +51,9 @@ class Value:
         self.uses: dict[tuple[Node, int], None] = {}
         """(consumer, input position), in the order in which they were made."""
         self.is_output = 0
-        """How many graph outputs, of any graph, are this value."""
+        """How many graph outputs, over all graphs, are this value."""
         self.overridable = False
-        """An initializer that a caller may replace, because it is listed as an input too."""
+        """Whether callers may feed this initializer: it is listed as an input too."""
 
     @property
     def is_const(self) -> bool:
@@ -122,7 +124,7 @@ class Node:
         self.origin: tuple[str, ...] = (name or next((v.name for v in self.outputs), ""),) if origin is None else origin
         """Names of the nodes of the model file that this one stands for."""
         self.opset: int | None = None
-        """The version of its domain that it is written for, where that is not the one the model imports."""
+        """The version of its domain that it is written for, if that is not the one the model imports."""
         self.graph: Graph | None = None
         self._prev: Node | None = None
         self._next: Node | None = None
@@ -178,7 +180,7 @@ class Node:
 
 
 class Graph:
-    """Nodes in an order in which they can run, between inputs and outputs."""
+    """Nodes in execution order, with inputs and outputs."""
 
     def __init__(self, name: str = "", inputs: Iterable[Value] = (), *, doc: str = "") -> None:
         self.name, self.doc = name, doc
@@ -187,7 +189,7 @@ class Graph:
         self.parent: Node | None = None
         """The node that owns this subgraph; None for a main graph."""
         self.output_names: list[str] = []
-        """What the outputs are called from outside; the values behind them may change."""
+        """The names of the outputs for callers; the values that they refer to may change."""
         self._outputs: list[Value] = []
         self._head: Node | None = None
         self._tail: Node | None = None
@@ -197,7 +199,7 @@ class Graph:
 
     @property
     def nodes(self) -> Iterator[Node]:
-        """The nodes in order. The node at hand may be removed, and nodes inserted around it, while iterating."""
+        """The nodes in order. While iterating, the current node may be removed and nodes may be inserted around it."""
         node, budget = self._head, current()
         while node is not None:
             if budget is not None:
@@ -275,14 +277,14 @@ class Graph:
         return node
 
     def remove(self, node: Node) -> None:
-        """Take out a node whose outputs nobody reads, and the subgraphs it owns with it."""
+        """Remove a node whose outputs have no uses, and the subgraphs that it owns."""
         assert node.graph is self and all(out.is_dead for out in node.outputs), node.label
         self._unlink(node)
         for _, sub in node.subgraphs():
             sub.clear()
 
     def move(self, node: Node, *, before: Node) -> None:
-        """Put a node of this graph in front of another; the caller knows that its inputs are ready there."""
+        """Move a node of this graph in front of another; the caller ensures that its inputs are computed there."""
         assert node.graph is self and before.graph is self and node is not before
         self._unlink(node)
         self._link(node, before._prev, before)
@@ -303,7 +305,7 @@ class Graph:
         self._count -= 1
 
     def clear(self) -> None:
-        """Drop every node and output, so that captured values lose the uses made here."""
+        """Remove every node and output, so that captured values lose their uses here."""
         self.drop_outputs()
         for node in list(self.reversed_nodes()):
             self.remove(node)
@@ -314,7 +316,7 @@ class Graph:
         self.output_names.append(value.name if name is None else name)
 
     def drop_outputs(self) -> None:
-        """Leave the graph without outputs."""
+        """Remove all outputs."""
         for value in self._outputs:
             value.is_output -= 1
         self._outputs, self.output_names = [], []
@@ -325,7 +327,7 @@ class Graph:
         self._outputs[i] = value
 
     def replace_uses(self, old: Value, new: Value) -> None:
-        """Everything that read ``old``, here and in subgraphs, reads ``new``; graph outputs keep their names."""
+        """Make every use of ``old``, here and in subgraphs, a use of ``new``; graph outputs keep their names."""
         if old is new:
             return
         for node, i in list(old.uses):
@@ -353,7 +355,7 @@ class Graph:
         return value
 
     def fresh_name(self, stem: str) -> str:
-        """A name for an initializer that this graph does not have yet."""
+        """An unused initializer name in this graph."""
         if stem not in self.initializers:
             return stem
         i = len(self.initializers)
@@ -364,7 +366,7 @@ class Graph:
 
 @dataclass
 class Model:
-    """A graph and what the file says about it."""
+    """A graph and the metadata of its file."""
 
     graph: Graph
     opsets: dict[str, int]
@@ -378,10 +380,10 @@ class Model:
     metadata: dict[str, str] = field(default_factory=dict)
     path: str | None = None
     sparse_outputs: frozenset[str] = frozenset()
-    """Outputs declared sparse. Constants are dense inside; these are made sparse again at the border."""
+    """Outputs declared sparse. Values are dense inside; these are made sparse again when they are returned."""
     declared_outputs: dict[str, ValueType] = field(default_factory=dict)
     """Types of outputs as the file states them: shown to users, never relied on."""
     stated_shapes: dict[str, TensorType] = field(default_factory=dict)
-    """Types that the file states of values of the main graph, to be compared with what operators make."""
+    """Types that the file states for values of the main graph, to be compared with inferred ones."""
     imports: dict[str, int] = field(default_factory=dict)
     """The versions that the file imports, which messages cite."""

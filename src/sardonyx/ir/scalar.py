@@ -1,4 +1,4 @@
-"""One scalar program, many interpreters.
+"""Scalar programs: a pointwise operator written once, for all interpreters.
 
 A pointwise operator is written once, as a Python function of an emitter and scalars::
 
@@ -44,7 +44,7 @@ from sardonyx.ir import special
 
 Array = np.ndarray[Any, Any]
 Type: TypeAlias = "int | DType | None"
-"""The argument whose type it is, a fixed type, or None for a constant."""
+"""The index of the argument whose type it is, a fixed type, or None for a constant."""
 Operand: TypeAlias = "Expr | float"
 
 
@@ -130,7 +130,7 @@ def _binary(op: str) -> Callable[[Emitter, Operand, Operand], Expr]:
 
 
 class Emitter:
-    """The functions a program may use beside Python's operators."""
+    """The functions that a program may use in addition to Python's operators."""
 
     exp, expm1, log, log1p, sqrt = map(_unary, ("exp", "expm1", "log", "log1p", "sqrt"))
     sin, cos, tan, asin, acos, atan = map(_unary, ("sin", "cos", "tan", "asin", "acos", "atan"))
@@ -166,7 +166,7 @@ _PREDICATES = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "isnan", "isinf"))
 _LEAVES = frozenset(("arg", "int", "real"))
 _SELECTORS = _LEAVES | frozenset(("copy", "where", "and", "or", "xor", "not"))
 _QUIET = _SELECTORS | _PREDICATES | {"minimum", "maximum", "abs", "neg", "shl", "shr"}
-"""Operations that raise no floating-point flag, so that numpy has nothing to warn about."""
+"""Operations that raise no floating-point flag, so numpy prints no warning."""
 
 
 @dataclass(frozen=True)
@@ -204,13 +204,15 @@ class Program:
 
 @lru_cache(maxsize=4096, typed=True)
 def trace(fn: Callable[..., Expr], present: tuple[bool, ...], **attributes: Any) -> Program:
-    """The program that ``fn(emitter, *scalars, **attributes)`` writes; arguments not ``present`` are None to it."""
+    """The program that ``fn(emitter, *scalars, **attributes)`` writes; arguments that are not ``present`` are passed as
+    None.
+    """
     steps: list[Step] = []
     numbers: dict[Step, int] = {}
     seen: dict[int, int] = {}
 
     def emit(expr: Expr) -> int:
-        """Value numbering; depth first, so a step follows what it uses."""
+        """Value numbering, depth first, so that a step follows its operands."""
         todo = [expr]
         while todo:
             top = todo[-1]
@@ -280,11 +282,11 @@ _NUMPY: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 _BLOCK = 1 << 14
-"""Elements evaluated at a time, so that the temporaries of a long program stay in the L2 cache."""
+"""Elements evaluated at a time: the temporaries of a long program stay in L2."""
 
 
 class _NumpyCode:
-    """A program as a list of numpy calls over a list of registers: the arguments, the constants, one for each call."""
+    """A program as a list of numpy calls on a list of registers: the arguments, the constants, one per call."""
 
     def __init__(self, program: Program) -> None:
         self.like = program.type if isinstance(program.type, int) else None

@@ -22,7 +22,7 @@ def count(shape: Sequence[int]) -> int:
 
 
 def merge_dim(a: Dim, b: Dim) -> Dim:
-    """The more precise of two statements about one dimension; the first wins a contradiction."""
+    """The more precise of two statements about a dimension; if they contradict each other, the first."""
     if isinstance(a, int) or b is None:
         return a
     if isinstance(b, int) or a is None:
@@ -31,7 +31,7 @@ def merge_dim(a: Dim, b: Dim) -> Dim:
 
 
 def merge(a: Shape | None, b: Shape | None) -> Shape | None:
-    """The more precise of two statements about one shape; the first wins a contradiction."""
+    """The more precise of two statements about a shape; if they contradict each other, the first."""
     if a is None or b is None:
         return b if a is None else a
     if len(a) != len(b):

@@ -1,4 +1,4 @@
-"""A sparse tensor as a value: the elements that are not zero, and where they are."""
+"""Sparse tensors as values: the elements that are not zero, and their positions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SparseTensor:
         return at if at.ndim == 1 else np.ravel_multi_index(tuple(at.T), self.shape).astype(np.int64)
 
     def to_dense(self) -> Array:
-        """The whole tensor, zeros (empty strings) where nothing is stored."""
+        """The dense tensor, with zeros (empty strings) where nothing is stored."""
         dense = np.full(self.shape, "" if self.values.dtype == object else 0, self.values.dtype)
         dense.reshape(-1)[self.linear()] = self.values
         return dense

@@ -1,6 +1,6 @@
-"""What is legal in a graph, checked between stages when ``SARDONYX_VERIFY`` is on.
+"""The invariants of a graph, checked between stages when ``SARDONYX_VERIFY`` is on.
 
-Every edge is recorded at both ends, every value is made before it is read, and names of graph inputs are unique.
+Every edge is recorded at both ends, every value is defined before it is read, and names of graph inputs are unique.
 """
 
 from __future__ import annotations

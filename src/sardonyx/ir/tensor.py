@@ -1,7 +1,7 @@
-"""Constant tensors whose bytes are fetched when somebody needs them.
+"""Constant tensors that fetch their bytes on first use.
 
-A weight in a file costs nothing until ``numpy()`` is called. A large one is then kept only as long as somebody has the
-array: kernels pack most weights once, and the file has the rest.
+A weight in a file takes no memory until ``numpy()`` is called. A large array is then cached only as long as somebody
+refers to it: kernels pack most weights once, and they can be read from the file again.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import shape as shapes
 from sardonyx.ir.types import TensorType
 
-KEPT_NBYTES = 1 << 16
-"""Bytes up to which a constant of a file is kept once it was read."""
+CACHED_NBYTES = 1 << 16
+"""Largest constant of a file that stays in memory after it was read."""
 
 
 class Tensor:
-    """A constant: its type at once, its elements on demand."""
+    """A constant: its type is known, its elements are fetched on demand."""
 
-    __slots__ = ("_array", "_fetch", "_is_stored", "_lies", "_seen", "dtype", "name", "origin", "shape")
+    __slots__ = ("_array", "_fetch", "_is_cheap", "_seen", "_view", "dtype", "name", "origin", "shape")
 
     def __init__(
         self,
@@ -34,20 +34,20 @@ class Tensor:
         *,
         name: str = "",
         origin: object = None,
-        lies: Callable[[], np.ndarray[Any, Any]] | None = None,
-        is_stored: bool = False,
+        view: Callable[[], np.ndarray[Any, Any]] | None = None,
+        is_cheap: bool = False,
     ) -> None:
-        """``lies`` gives the elements for one look. Where it ``is_stored``, ``fetch`` is cheap and may be repeated."""
+        """``view`` returns the elements without caching them. If ``is_cheap``, ``fetch`` may be called again."""
         self.dtype, self.shape, self.name = dtype, shape, name
         self.origin = origin
-        """Where in which file the bytes lie; None for a constant that was computed, or is small."""
-        self._fetch, self._lies, self._is_stored = fetch, lies, is_stored
+        """File and position of the bytes; None for a constant that was computed or is small."""
+        self._fetch, self._view, self._is_cheap = fetch, view, is_cheap
         self._array: np.ndarray[Any, Any] | None = None
         self._seen: ref[np.ndarray[Any, Any]] | None = None
 
     @classmethod
     def of(cls, array: Any, name: str = "") -> Tensor:
-        """A constant that is in memory already; it is kept read-only."""
+        """A constant from an array; it is made read-only."""
         array = np.asarray(array)
         dtype = dtypes.of_numpy(array.dtype)
         if dtype is dtypes.string and array.dtype != object:
@@ -73,7 +73,7 @@ class Tensor:
         return self._array is not None or (self._seen is not None and self._seen() is not None)
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """The elements, read-only; the same array as long as anybody has it."""
+        """The elements, read-only; the same array as long as somebody refers to it."""
         fetch, array = self._fetch, self._array
         if array is None and self._seen is not None:
             array = self._seen()
@@ -82,19 +82,21 @@ class Tensor:
             array = fetch()
             assert array.shape == self.shape and array.dtype == self.dtype.numpy, self.name
             array = _frozen(array)
-            if self._is_stored and array.nbytes > KEPT_NBYTES:
+            if self._is_cheap and array.nbytes > CACHED_NBYTES:
                 self._seen = ref(array)
             else:
                 self._array, self._fetch = array, None
         return array
 
     def peek(self) -> np.ndarray[Any, Any]:
-        """The elements for one look: computed, or as they are stored, perhaps not aligned; nothing is kept."""
-        return self._lies() if self._lies is not None and not self.is_loaded else self.numpy()
+        """The elements for a single use, perhaps unaligned; nothing is cached."""
+        return self._view() if self._view is not None and not self.is_loaded else self.numpy()
 
     def span_in(self, file: object) -> tuple[int, ...] | None:
-        """Where in a model's file, as ``origin`` knows it, the elements lie as they are used; None if they do not."""
-        if self._lies is None or not isinstance(self.origin, tuple) or self.origin[0] != file:
+        """Where the elements lie in a model's file, in the form in which they are used; None if they do not lie
+        there.
+        """
+        if self._view is None or not isinstance(self.origin, tuple) or self.origin[0] != file:
             return None
         return self.origin[1:]
 

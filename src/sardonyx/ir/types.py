@@ -1,4 +1,4 @@
-"""What a value can be: tensor, sparse tensor, sequence, optional, map, opaque."""
+"""The types of values: tensor, sparse tensor, sequence, optional, map, opaque."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def is_float(t: ValueType | None) -> bool:
 
 
 def merge(a: ValueType | None, b: ValueType | None) -> ValueType | None:
-    """The more precise of two statements about one value; the first wins a contradiction."""
+    """The more precise of two statements about a value; if they contradict each other, the first."""
     if a is None or b is None:
         return b if a is None else a
     if isinstance(a, TensorType) and isinstance(b, TensorType) and a.dtype is b.dtype:
@@ -126,7 +126,7 @@ def merge(a: ValueType | None, b: ValueType | None) -> ValueType | None:
 
 
 def described(found: ValueType | None, stated: ValueType | None) -> ValueType | None:
-    """A value's type as it is shown to people: numbers that were found, then what the model states, then names."""
+    """A value's type for display: inferred numbers first, then what the model states, then inferred names."""
     if not isinstance(found, TensorType) or not isinstance(stated, TensorType):
         return stated if found is None else found
     if found.shape is None or stated.shape is None or len(found.shape) != len(stated.shape):
@@ -136,7 +136,7 @@ def described(found: ValueType | None, stated: ValueType | None) -> ValueType | 
 
 
 def checked_by_feeds(t: ValueType | None) -> ValueType | None:
-    """What is certain of an input of this declared type: feeds are not held against shapes of elements."""
+    """The part of an input's declared type that feeds are checked against: not the shapes of sequence elements."""
     if isinstance(t, SequenceType):
         return SequenceType(_without_shape(t.elem))
     if isinstance(t, OptionalType):

@@ -1,7 +1,7 @@
-"""The file of an untrusted model: read whole, and held to its limits before anything works on it.
+"""Limits on the file of an untrusted model: it is read whole and counted before anything processes it.
 
-A file is read into memory and never mapped: who wrote it may still change it. Counting walks the parsed skeleton, whose
-size is bounded first; onnx's own inference and inliner see only what has been counted.
+The file is read into memory and not mapped, because its author may still change it. Its skeleton's size is checked
+before it is parsed; onnx's inference and inliner see only what has been counted.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from sardonyx.model.protos import label, subgraphs
 from sardonyx.model.types import dtype_of
 
 REWRITTEN = 4
-"""Nodes that rewrites may make of one that is written."""
+"""How many nodes rewrites may make for each node of the file."""
 
 
 def read(source: Any, limits: Limits) -> bytes:
-    """The bytes of a model, of which there are few enough."""
+    """The bytes of a model, within its limits."""
     if isinstance(source, (str, os.PathLike)):
         return _read_file(os.fsdecode(source), limits)
     if hasattr(source, "SerializeToString"):
@@ -56,12 +56,12 @@ def _read_file(path: str, limits: Limits) -> bytes:
 
 
 def check_skeleton(nbytes: int, limits: Limits) -> None:
-    """Refuse a skeleton that is too large to be parsed."""
+    """Refuse a skeleton that is too large to parse."""
     _check(limits, "skeleton_nbytes", nbytes, "the model is too large without the contents of its large tensors")
 
 
 def check_model(proto: onnx.ModelProto, own_key: str, limits: Limits) -> None:
-    """Count what the model has, functions as written; ``own_key`` marks tensors that lie in the model's own file."""
+    """Count a model's contents, functions as written. ``own_key`` marks tensors that lie in the model's own file."""
     counted = _Counted(own_key, limits)
     if proto.training_info:
         raise forbidden("carry training information", hint="remove training_info from the model")

@@ -1,7 +1,7 @@
 """Nodes against onnx's operator schemas: arity, attribute names and kinds, required attributes.
 
-Operators that onnx does not know (removed experimental ones, com.microsoft, custom domains) pass, and are refused later
-if nothing gives them a meaning.
+Operators that onnx does not know (removed experimental ones, com.microsoft, custom domains) are accepted here, and
+refused later if nothing implements them.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _VARIADIC, _SINGLE = defs.OpSchema.FormalParameterOption.Variadic, defs.OpSchema
 
 
 _EARLY = frozenset({"LayerNormalization", "MeanVarianceNormalization", "ThresholdedRelu"})
-"""Operators that older models use before the opset that made them official, and onnxruntime runs."""
+"""Operators that older models use before the opset that standardized them; onnxruntime runs them."""
 
 
 class Slots(NamedTuple):
-    """How many inputs, or outputs, an operator takes, and which of them must be there."""
+    """How many inputs or outputs an operator takes, and which are required."""
 
     least: int
     most: int
     single: tuple[bool, ...]
     others_single: bool
-    """Whether those that a variadic one stands for must be there."""
+    """Whether the further ones of a variadic one are required."""
 
 
 class Rule(NamedTuple):
-    """What one version of an operator asks of its nodes."""
+    """The requirements of one version of an operator on its nodes."""
 
     version: int
     inputs: Slots
@@ -44,11 +44,13 @@ class Rule(NamedTuple):
     kinds: dict[str, int]
     required: frozenset[str]
     infers: bool
-    """Whether onnx works out the types of the outputs."""
+    """Whether onnx infers the types of the outputs."""
 
 
 def check_nodes(graph: onnx.GraphProto, opsets: dict[str, int]) -> None:
-    """Raise InvalidGraph unless all nodes, those of bodies too, obey their schemas: onnx's inference relies on it."""
+    """Raise InvalidGraph unless all nodes, including those of bodies, match their schemas. onnx's inference relies on
+    it.
+    """
     for node in every_node(graph.node):
         where = label(node)
         for name in (node.op_type, node.domain, node.name, node.overload, *(a.name for a in node.attribute)):
@@ -57,7 +59,7 @@ def check_nodes(graph: onnx.GraphProto, opsets: dict[str, int]) -> None:
 
 
 def check_node(node: onnx.NodeProto, where: str, opsets: dict[str, int]) -> None:
-    """Raise InvalidGraph unless the node obeys its operator's schema."""
+    """Raise InvalidGraph unless the node matches its operator's schema."""
     if not node.op_type:
         raise InvalidGraph("a node names no operator", where=where)
     domain = "" if node.domain == "ai.onnx" else node.domain
@@ -113,12 +115,12 @@ def _check_parts(node: onnx.NodeProto, where: str) -> None:
 
 
 def is_internal(attribute: str) -> bool:
-    """Names that no operator uses and tools may write; onnx ignores them."""
+    """Whether an attribute has a name that operators never use and tools may write; onnx ignores these."""
     return attribute.startswith("__")
 
 
 def check_bodies(node: Node, where: str, opsets: dict[str, int]) -> None:
-    """Raise InvalidGraph unless the subgraphs of a control-flow node take and give what it passes and expects."""
+    """Raise InvalidGraph unless the subgraphs of a control-flow node match its inputs and outputs."""
     if node.domain:
         return
     given, wanted = len(node.inputs), len(node.outputs)
@@ -158,7 +160,7 @@ def check_bodies(node: Node, where: str, opsets: dict[str, int]) -> None:
 
 
 def _check_scan(node: Node, where: str, given: int, wanted: int) -> None:
-    """Entries for each scan input and output; ``directions`` is what opset 8 calls those of the inputs."""
+    """Check the entries for scan inputs and outputs; opset 8 calls the directions of the inputs ``directions``."""
     scanned = node.attrs.get("num_scan_inputs", 0)
     named = {"input": ("scan_input_axes", "scan_input_directions", "directions"),
              "output": ("scan_output_axes", "scan_output_directions")}  # fmt: skip
@@ -189,7 +191,7 @@ def _check_slots(names: Sequence[str], slots: Slots, what: str, where: str, vers
 
 @lru_cache(maxsize=4096)
 def rule_of(domain: str, op_type: str, version: int) -> Rule | None:
-    """The rule of an operator as it was at an opset (0: the newest); None where onnx knows no operator of that name."""
+    """The rule of an operator at an opset (0: the newest); None if onnx has no operator of that name."""
     try:
         schema = defs.get_schema(op_type, version, domain) if version else defs.get_schema(op_type, domain=domain)
     except (defs.SchemaError, TypeError):

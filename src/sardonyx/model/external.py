@@ -1,8 +1,8 @@
-"""External data: files beside the model, and never outside its folder.
+"""External data: files next to the model, and never outside its folder.
 
-A location is a relative path without ``..``. What it names, with every link resolved, must lie in the model's folder;
-where the model file is itself a link, the folder that it resolves to counts as well, as in the Hugging Face cache.
-A file with further hard links is accepted only if all of them lie beside it.
+A location is a relative path without ``..``. With every link resolved it must lie in the model's folder. If the model
+file is itself a link, the folder that it resolves to is allowed as well, as in the Hugging Face cache. A file with
+several hard links is accepted only if all of them lie in its own folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Folder:
             roots.add(os.path.dirname(os.path.realpath(model_path)))
         self.roots = sorted(roots)
         self.in_memory: dict[str, memoryview] = {}
-        """Contents that the caller gave for a location, in place of a file."""
+        """Contents that the caller gave for a location, instead of a file."""
         self._here = object()
         self._opened: dict[str, SourceFile] = {}
 
@@ -38,7 +38,7 @@ class Folder:
         return found
 
     def identity(self, location: str) -> object:
-        """What tells an external file from any other, and from itself after a change."""
+        """Values that distinguish an external file from every other file, and from itself after a change."""
         found = self.open(location, location)
         return found.identity if isinstance(found, SourceFile) else (self._here, location)
 
@@ -81,6 +81,6 @@ def _open(real: str, where: str) -> SourceFile:
 
 
 def _links_beside(path: Path, info: os.stat_result) -> int:
-    """How many names of this file lie in its own folder."""
+    """How many hard links of this file lie in its own folder."""
     with os.scandir(path.parent) as entries:
         return sum(1 for e in entries if e.is_file(follow_symlinks=False) and e.inode() == info.st_ino)

@@ -16,17 +16,17 @@ from sardonyx.model.types import text
 
 MAX_GROWTH = 100
 FREE_NODES, FREE_NBYTES = 20_000, 16 << 20
-"""Inlining may make a model ``MAX_GROWTH`` times what was written, or this large if that is more."""
+"""Inlining may multiply a model's size by ``MAX_GROWTH``, or bring it to this size if that is more."""
 
 Versions = dict[str, tuple[str, int]]
-"""Domains that stand for an operator set in another version than the model imports: the set, and the version."""
+"""Generated domains, each for an operator set in a version that the model does not import: the set and the version."""
 
 
 def inline(model: onnx.ModelProto, opsets: dict[str, int], limits: Limits | None = None) -> Versions:
-    """Replace every call to a local function by its body, in place; the result keeps to ``limits``.
+    """Replace every call of a local function by its body, in place; the result respects ``limits``.
 
-    ``opsets`` gains the domains that only functions import. Nodes of functions that are written for another version of
-    an operator set than the model, and mean something else there, get a domain of the result.
+    ``opsets`` gains the domains that only functions import. A function's node that is written for another version of an
+    operator set than the model's, and differs there, gets a generated domain of the result.
     """
     if not model.functions:
         return {}
@@ -86,7 +86,7 @@ def _check_imports(f: onnx.FunctionProto) -> None:
 
 
 class _Sizes:
-    """Nodes and bytes after inlining. Each function is worked out once; one that reaches itself has no size."""
+    """Nodes and bytes after inlining. Each function is computed once; a recursive one is refused."""
 
     def __init__(self, bodies: dict[Key, onnx.FunctionProto]) -> None:
         self.bodies = bodies

@@ -1,4 +1,4 @@
-"""GraphProto to ``ir.Graph``: names become edges, and every name must mean exactly one thing."""
+"""GraphProto to ``ir.Graph``: names become edges, and every name must have exactly one definition."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ class GraphReader:
         self.checks_types = checks_types
         self.payloads, self.opsets, self.stated = payloads, opsets, stated
         self.given = given or {}
-        """Constants that take the place of the main graph's initializers of their names."""
+        """Constants that replace initializers of the main graph, by name."""
         self.versions = versions or {}
         self.inputs_override = ir_version >= 4
-        """Before IR version 4 every initializer had to be listed as an input: that says nothing about overriding it."""
+        """Before IR version 4 every initializer had to be listed as an input, so that does not make it overridable."""
         self.stated_shapes: dict[str, TensorType] = {}
 
     def read(self, proto: onnx.GraphProto, outer: Scope | None = None, depth: int = 0) -> Graph:
@@ -109,7 +109,7 @@ class GraphReader:
         return None if found is None else from_proto(found, f"value {info.name!r}")
 
     def _read_initializers(self, proto: onnx.GraphProto, graph: Graph, scope: Scope) -> None:
-        """Constants by name. Of two under one name the later counts, as in onnxruntime."""
+        """Constants by name. Of duplicates the last counts, as in onnxruntime."""
         for payload in proto.initializer:
             name = text(payload.name, "initializer")
             if not name:
@@ -172,9 +172,10 @@ class GraphReader:
         check_bodies(node, where, opsets)
 
     def _compare(self, value: Value, stated: ValueType | None, proto: onnx.NodeProto, where: str) -> None:
-        """Hold what the file states of a value against what was inferred: only the element type must agree.
+        """Compare the type that the file states with the inferred one: only the element type must agree.
 
-        Of an operator that nothing infers, the stated element type is taken; a part checks what it is given.
+        If nothing infers an operator's types, the stated element type is taken; a compiled part checks the arrays it
+        gets.
         """
         found = value.type
         if found is None:
@@ -242,7 +243,7 @@ def _in_place_of(proto: onnx.TensorProto, given: Tensor, name: str) -> Tensor:
 
 
 def _guess_type(a: onnx.AttributeProto) -> int:
-    """The oldest models leave ``type`` out; the field that is filled tells it."""
+    """The attribute's type from the field that is set: the oldest models leave ``type`` out."""
     for name, kind in (("floats", 6), ("ints", 7), ("strings", 8), ("tensors", 9), ("graphs", 10)):
         if getattr(a, name):
             return kind
@@ -253,7 +254,7 @@ def _guess_type(a: onnx.AttributeProto) -> int:
 
 
 def _in_order(proto: onnx.GraphProto, scope: Scope) -> Iterable[onnx.NodeProto]:
-    """The nodes in an order in which each finds its inputs made; files need not keep one."""
+    """The nodes in topological order; files need not be sorted."""
     made_by: dict[str, int] = {}
     needs: list[set[str]] = []
     for i, node in enumerate(proto.node):
@@ -302,7 +303,7 @@ def _sorted(proto: onnx.GraphProto, made_by: dict[str, int], needs: list[set[str
 
 
 def _free_names(graph: onnx.GraphProto, depth: int) -> set[str]:
-    """Names that a subgraph reads and does not make."""
+    """Names that a subgraph reads and does not define."""
     if depth > MAX_NESTING:
         raise InvalidGraph("subgraphs are nested too deeply", expected=f"at most {MAX_NESTING} levels")
     own = {i.name for i in graph.input} | {t.name for t in graph.initializer}

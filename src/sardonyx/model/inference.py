@@ -1,10 +1,9 @@
-"""Element types of a whole skeleton, worked out by onnx.
+"""Element types of a whole skeleton, inferred by onnx.
 
-Shapes are our own rules' to find. What a file states of them is often out of date, may be a lie, and onnx's functions
-read and write outside of their memory for some that never come from an exporter. So onnx is shown no shape at all:
-``value_info`` and declared outputs are taken out of every graph, inputs keep their element types, and what a graph
-holds as a constant is a value of which only the element type is known. What the main graph stated is returned, to be
-compared with what the operators make.
+Shapes are inferred by our own rules. Shapes stated in a file are often out of date or wrong, and for some of them
+onnx's inference reads and writes outside its memory. So onnx sees no shapes: ``value_info`` and declared outputs are
+removed from every graph, inputs keep their element types, and constants become values with an element type only. What
+the main graph stated is returned, to be compared with inferred types.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ from sardonyx.model.types import from_proto, text
 Stated: TypeAlias = "dict[str, onnx.TypeProto]"
 
 STATED = "sardonyx.stated"
-"""The metadata of a body's input or output that holds the type which the file states, serialized, in base 64."""
+"""Metadata key of a body's input or output for the type that the file states, serialized in base64."""
 
 MAX_COPIES = 5_000_000
-"""Names that onnx may copy in all: it copies those of the outer graph for every subgraph."""
+"""Names that onnx may copy in total: it copies those of the outer graph for every subgraph."""
 
 _HIDDEN = "sardonyx.hidden"
-"""The domain of nodes that onnx must not look into."""
+"""The domain of nodes that onnx must not analyse."""
 
 
 def newest_opsets() -> dict[str, int]:
-    """The newest versions that onnx knows."""
+    """The newest opset versions that onnx knows."""
     return {"": defs.onnx_opset_version(), "ai.onnx.ml": defs.onnx_ml_opset_version()}
 
 
 def inferred(proto: onnx.ModelProto, opsets: dict[str, int]) -> tuple[onnx.ModelProto, Stated]:
-    """The model with the element types that onnx finds, and the types that the file stated of the main graph."""
+    """The model with the element types that onnx infers, and the types that the file stated for the main graph."""
     unsafe.check_equations(proto.graph)
     stated = _take_stated(proto.graph)
     bodies = [g for node in every_node(proto.graph.node) for g in subgraphs(node)]
@@ -80,7 +79,7 @@ def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _name_culprit(proto: onnx.ModelProto) -> None:
-    """Raise for the node whose operands are of wrong types: onnx does not say which one it is."""
+    """Raise an error that names the node whose operands have wrong types: onnx does not name it."""
     try:
         graph = shape_inference.infer_shapes(proto).graph
     except Exception:
@@ -98,19 +97,19 @@ def _name_culprit(proto: onnx.ModelProto) -> None:
 
 
 def stated_of(info: onnx.ValueInfoProto) -> onnx.TypeProto | None:
-    """What the file stated of an input or output of a body."""
+    """The type that the file stated for an input or output of a body."""
     for p in info.metadata_props:
         if p.key == STATED:
             try:
                 found: onnx.TypeProto = onnx.TypeProto.FromString(base64.b64decode(p.value, validate=True))
                 return found
-            except Exception:  # protobuf's own error is no class of Python's; the file may hold anything here
+            except Exception:  # protobuf raises an exception class of its own
                 return None
     return None
 
 
 def _take_stated(graph: onnx.GraphProto) -> Stated:
-    """Remove what is said of values that nodes compute."""
+    """Remove stated types of computed values."""
     infos = [v for v in (*graph.value_info, *graph.output) if v.type.WhichOneof("value")]
     stated = {v.name: onnx.TypeProto.FromString(v.type.SerializeToString()) for v in infos}
     del graph.value_info[:]
@@ -120,9 +119,9 @@ def _take_stated(graph: onnx.GraphProto) -> Stated:
 
 
 def _take_stated_of_body(body: onnx.GraphProto) -> None:
-    """The same of a body, and the shapes of its inputs, which are decided around it.
+    """Remove stated types from a body, and the shapes of its inputs, which the enclosing node determines.
 
-    What was stated of inputs and outputs goes along as metadata, for files that are written from the graph.
+    The stated types of inputs and outputs are kept as metadata, for files that are written from the graph.
     """
     for v in (*body.input, *body.output):
         if v.type.WhichOneof("value"):
@@ -133,7 +132,7 @@ def _take_stated_of_body(body: onnx.GraphProto) -> None:
 
 
 def _forget_shapes(t: onnx.TypeProto) -> None:
-    """Leave the kind of a value and its element type."""
+    """Reduce a type to its kind and element type."""
     while t.WhichOneof("value") in ("sequence_type", "optional_type"):
         t = (t.sequence_type if t.HasField("sequence_type") else t.optional_type).elem_type
     kind = t.WhichOneof("value")
@@ -145,7 +144,7 @@ def _forget_shapes(t: onnx.TypeProto) -> None:
 
 
 def _take_constants(graph: onnx.GraphProto) -> list[TensorProto]:
-    """Have onnx see constants as values of a type: initializers, which are given back, and nodes without inputs."""
+    """Show constants to onnx as typed values: initializers, which are returned, and nodes without inputs."""
     initializers = list(graph.initializer)
     del graph.initializer[:]
     given = {v.name for v in graph.input}
@@ -165,7 +164,9 @@ def _declare(graph: onnx.GraphProto, name: str, element: int) -> None:
 
 
 def _element_type(node: onnx.NodeProto) -> int | None:
-    """Of what a node without inputs makes; None where that is no tensor, or onnx had better say what is wrong."""
+    """The element type of the result of a node without inputs. None if it is no tensor, or if onnx should report the
+    error.
+    """
     if not node.output:
         return None
     if node.op_type in ("RandomNormal", "RandomUniform"):

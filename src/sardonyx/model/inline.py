@@ -1,7 +1,7 @@
-"""Calls to functions replaced by bodies, by names alone: no types are needed.
+"""Replaces function calls by function bodies, by names alone: no types are needed.
 
-A body's names are made unique in the model. Its nodes take the caller's values for the formal inputs and outputs, and
-the caller's attributes, or the function's defaults, for those that they refer to.
+A body's names are made unique in the model. Its nodes use the caller's values for the formal inputs and outputs, and
+the caller's attributes, or the function's defaults, for attribute references.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Key = tuple[str, str, str]
 Names = MutableMapping[str, str]
 
 _UNCHANGED_SINCE = {"If": 1, "Loop": 1, "Scan": 9}
-"""Versions from which operators with subgraphs mean the same, though their types grew."""
+"""Versions since which control-flow operators have the same semantics, though their types were extended."""
 
 
 def key_of(node: onnx.NodeProto) -> Key:
@@ -59,7 +59,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Call:
-    """One use of a function: the names that its values get, its attributes, and the opsets it is written for."""
+    """One call of a function: the names of its values, its attributes, and the opsets of its body."""
 
     prefix: str
     names: dict[str, str]
@@ -107,7 +107,7 @@ class Inliner:
         return flat
 
     def _body(self, call: onnx.NodeProto, body: onnx.FunctionProto) -> list[onnx.NodeProto]:
-        """The nodes that stand for a call."""
+        """The nodes that replace a call."""
         for what, formal, actual in (("inputs", body.input, call.input), ("outputs", body.output, call.output)):
             if len(actual) > len(formal):
                 raise InvalidGraph(
@@ -138,7 +138,7 @@ class Inliner:
         return nodes
 
     def _adopt(self, node: onnx.NodeProto, use: Call, names: Names) -> None:
-        """Let a copied node of a function stand in the caller's graph; ``names`` are those of its own graph."""
+        """Adapt a copied node of a function to the caller's graph; ``names`` are those of its own graph."""
         node.input[:] = [self._name(name, use, names) for name in node.input]
         node.output[:] = [self._name(name, use, names) for name in node.output]
         if node.name:
@@ -166,7 +166,7 @@ class Inliner:
             self._adopt(node, use, names)
 
     def _name(self, name: str, use: Call, names: Names) -> str:
-        """A value's name in the model; one that the function does not define must not meet one of the caller's."""
+        """A value's name in the model. A name that the function does not define must not clash with the caller's."""
         found = names.get(name)
         if found is None:
             found = use.names[name] = self._fresh(name, use)
@@ -183,7 +183,7 @@ class Inliner:
         return stem
 
     def _attribute(self, a: onnx.AttributeProto, use: Call) -> onnx.AttributeProto | None:
-        """An attribute, or what it refers to; None where the caller leaves that out."""
+        """An attribute with references resolved; None if the caller leaves it out."""
         if not a.ref_attr_name:
             return a
         found = use.attributes.get(a.ref_attr_name)
@@ -197,7 +197,7 @@ class Inliner:
         return copy
 
     def _domain(self, node: onnx.NodeProto, use: Call) -> str:
-        """The node's domain, under a name of its own where the model's version of it differs from the function's."""
+        """The node's domain; a generated one if the model's version of the operator differs from the function's."""
         domain = domain_of(node.domain)
         version = use.imports.get(domain)
         if version is None:

@@ -1,11 +1,11 @@
-"""What a file is that is not an ONNX model, by its first bytes, and what to do about it."""
+"""Recognizes files that are not ONNX models by their first bytes, and suggests what to do."""
 
 from __future__ import annotations
 
 import os
 
 HEAD = 512
-"""Bytes that are looked at."""
+"""Bytes that are inspected."""
 
 _MAGIC = (
     (b"version https://git-lfs", "a Git LFS pointer, which stands for the model: run `git lfs pull` to fetch it"),
@@ -28,7 +28,7 @@ QUESTION = "is this an ONNX model, and all of it?"
 
 
 def kind_of(head: bytes) -> str | None:
-    """What a file that is no model is, and what to do, from its first bytes; None where they do not tell."""
+    """The kind of a file that is no ONNX model, and a hint; None if its first bytes do not tell."""
     if not head:
         return "it is empty: was a download or a copy interrupted?"
     for magic, what in _MAGIC:
@@ -48,7 +48,7 @@ def kind_of(head: bytes) -> str | None:
 
 
 def hint_of_folder(path: str) -> str:
-    """Which models lie in a folder that was given for one."""
+    """A hint that names the models in a folder that was given instead of a model."""
     try:
         models = sorted(name for name in os.listdir(path) if name.endswith(".onnx"))
     except OSError:

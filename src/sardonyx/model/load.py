@@ -1,4 +1,4 @@
-"""Bytes, path, file or ModelProto to ``ir.Model``, with weights left where they are."""
+"""Path, bytes, file or ModelProto to ``ir.Model``; weights stay in the file."""
 
 from __future__ import annotations
 
@@ -34,13 +34,12 @@ def load(
     infer: bool = True,
     limits: Limits | None = None,
 ) -> Model:
-    """Read a model: a path, bytes, a binary file, an ``onnx.ModelProto``, a ``SourceFile``, or one that was scanned.
+    """Read a model: a path, bytes, a binary file, an ``onnx.ModelProto``, a ``SourceFile``, or a scanned model.
 
-    ``folder`` is where external data lies when the source is not a path; ``in_memory`` gives the contents of external
-    files by location. ``initializers`` are arrays that take the place of the model's own; names it lacks are ignored.
-    With ``infer``, of computed values the element types are known, as onnx's inference finds them. Without, the file is
-    one of ours, and its types are taken.
-    ``limits`` are those of an untrusted model, which has no external data.
+    ``folder`` is where external data lies if the source is not a path; ``in_memory`` gives the contents of external
+    files by location. ``initializers`` are arrays that replace the model's own; unknown names are ignored. With
+    ``infer``, the element types of computed values come from onnx's inference; without it, the file was written by
+    Sardonyx and its types are used. ``limits`` are those of an untrusted model, which has no external data.
     """
     opened = scan(source, folder=folder, in_memory=in_memory, limits=limits).parsed()
     payloads, proto = opened.payloads, opened.proto
@@ -89,7 +88,7 @@ def load(
 
 @dataclass(frozen=True)
 class Opened:
-    """A model whose skeleton is parsed, and nothing more."""
+    """A model with a parsed skeleton, before graphs are built."""
 
     proto: onnx.ModelProto
     skeleton: wire.Skeleton
@@ -103,7 +102,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class Scanned:
-    """A model of which it is known what lies where. Its files are held open: it can be loaded again, as it was."""
+    """A model whose tensors have been located. Its files are held open, so it can be loaded again unchanged."""
 
     data: memoryview | SourceFile
     skeleton: wire.Skeleton
@@ -112,7 +111,7 @@ class Scanned:
     limits: Limits | None = None
 
     def parsed(self) -> Opened:
-        """The model with its skeleton parsed; one with limits is known to keep to them then."""
+        """The model with its skeleton parsed and, if it has limits, checked against them."""
         try:
             proto = _parse(self.skeleton.data)
         except (NoGraph, InvalidProtobuf) as error:
@@ -129,7 +128,7 @@ def scan(
     in_memory: Mapping[str, bytes] | None = None,
     limits: Limits | None = None,
 ) -> Scanned:
-    """Find out what lies where in a model; the options are those of ``load``."""
+    """Locate the tensors of a model; the options are those of ``load``."""
     if isinstance(source, Scanned):
         return source
     data, path = _data_of(source if limits is None else bounds.read(source, limits))
@@ -147,13 +146,13 @@ def scan(
 
 
 class NoGraph(InvalidArgument):
-    """The bytes are a message of protobuf's, but have no graph."""
+    """The bytes are a protobuf message without a graph."""
 
 
 def _explained(
     error: NoGraph | InvalidProtobuf, path: str | None, data: memoryview | SourceFile
 ) -> InvalidArgument | InvalidProtobuf:
-    """The error with the path of the file, and with what the file seems to be."""
+    """The error with the path of the file and the kind of file that it seems to be."""
     count = min(len(data), kinds.HEAD)
     kind = kinds.kind_of(data.bytes(0, count) if isinstance(data, SourceFile) else bytes(data[:count]))
     failed = "Failed to load model" if path is None else f"Load model from {path} failed"
@@ -176,7 +175,7 @@ def _data_of(source: Any) -> tuple[memoryview | SourceFile, str | None]:
 
 
 def _bytes_of(source: Any) -> tuple[memoryview, str | None]:
-    """A serialized model that is in memory, and the path it came from, where that is known."""
+    """A serialized model in memory, and its path if that is known."""
     if isinstance(source, (bytes, bytearray, memoryview, mmap)):
         return _flat(source), None
     if isinstance(source, onnx.ModelProto):
@@ -198,7 +197,7 @@ def _bytes_of(source: Any) -> tuple[memoryview, str | None]:
 
 
 def _flat(buffer: Any) -> memoryview:
-    """Bytes that stay as they are: those of the caller, or a copy where somebody may change them."""
+    """Bytes that cannot change: the caller's if they are immutable, else a copy."""
     view = memoryview(buffer)
     return view.cast("B") if isinstance(view.obj, bytes) and view.c_contiguous else memoryview(view.tobytes())
 
@@ -234,7 +233,7 @@ def _parse(data: bytes) -> onnx.ModelProto:
 
 
 def _opsets(proto: onnx.ModelProto) -> dict[str, int]:
-    """Imported versions by domain. Models of IR versions 1 and 2 import nothing and are of opset 1."""
+    """Imported versions by domain. Models of IR versions 1 and 2 import nothing and are opset 1."""
     if not proto.opset_import:
         if proto.ir_version >= 3:
             raise BrokenGraph("the model imports no opset", expected="at least one entry in opset_import")

@@ -1,4 +1,6 @@
-"""Types of a node's operands against onnx's schema: each is one of those allowed, and operands that share a type do."""
+"""Checks the types of a node's operands against onnx's schema: each must be allowed, and operands that share a type
+variable must agree.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,18 @@ _VARIADIC = defs.OpSchema.FormalParameterOption.Variadic
 
 
 class Formal(NamedTuple):
-    """One input, or all that a last one stands for."""
+    """One formal input; the last may stand for any number of inputs."""
 
     allowed: frozenset[str]
     variable: str | None
-    """Inputs of one variable are of one type; None for an input whose type binds no other."""
+    """The type variable; None for an input whose type constrains no other."""
 
 
 @lru_cache(maxsize=4096)
 def formals_of(domain: str, op_type: str, version: int) -> tuple[tuple[Formal, ...], bool]:
-    """The inputs of an operator at an opset, and whether the last one stands for any number; none that onnx lacks."""
+    """The formal inputs of an operator at an opset, and whether the last one is variadic; empty if onnx lacks the
+    operator.
+    """
     try:
         schema = defs.get_schema(op_type, version, domain)
     except (defs.SchemaError, TypeError):
@@ -41,10 +45,9 @@ def formals_of(domain: str, op_type: str, version: int) -> tuple[tuple[Formal, .
 def check_operands(
     operator: tuple[str, str, int], operands: Sequence[tuple[str, str]], *, node: str, where: str
 ) -> None:
-    """Raise unless operands, as pairs of name and type, fit ``operator``: domain, name, opset.
+    """Raise unless the operands, as pairs of name and type, fit ``operator``: domain, name, opset.
 
-    A type is written as onnx does (``tensor(float)``); that of an operand that is absent, or of which nothing is known,
-    is empty.
+    A type is written as onnx does (``tensor(float)``); it is empty for an operand that is absent or of unknown type.
     """
     formals, is_variadic = formals_of(*operator)
     bound: dict[str, str] = {}
@@ -69,11 +72,11 @@ def check_operands(
 
 
 def check_types(node: Node, version: int) -> None:
-    """Raise unless the types of a node's inputs, as far as they are known, fit its operator at an opset."""
+    """Raise unless the known types of a node's inputs fit its operator at an opset."""
     operands = [("", "") if v is None else (v.name, _written(v.type)) for v in node.inputs]
     check_operands((node.domain, node.op_type, version), operands, node=node.name, where=node.label)
 
 
 def _written(t: ValueType | None) -> str:
-    """Sparse tensors go where dense ones do: they are dense inside."""
+    """The type as onnx writes it. Sparse tensors count as dense: they are dense inside."""
     return ort_name(TensorType(t.dtype) if isinstance(t, SparseTensorType) else t)

@@ -1,4 +1,4 @@
-"""``ir.Model`` to ONNX: protos for the pieces, files written whole or not at all."""
+"""``ir.Model`` to ONNX: builds the protos, writes files atomically."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from sardonyx.model.types import to_proto as type_to_proto
 from sardonyx.writing import Chunks, write_together
 
 PROTO_LIMIT = 1_900_000_000
-"""Bytes of weights from which a model must keep them outside its protobuf, which ends at 2 GB."""
+"""Bytes of weights from which they are written outside the protobuf, whose limit is 2 GB."""
 
 _TYPES = (TensorType, SparseTensorType, SequenceType, OptionalType, MapType, OpaqueType)
 
 
 class Names:
-    """One name per value over the whole model; inputs and outputs of the main graph keep theirs."""
+    """Unique names for all values of a model; inputs and outputs of the main graph keep theirs."""
 
     def __init__(self, graph: Graph) -> None:
         self._of: dict[Value, str] = {}
@@ -163,7 +163,7 @@ def _encoded(value: Any) -> Any:
 
 
 def _schema_type(node: Node, key: str) -> Any:
-    """The kind of list that the operator's schema declares; an empty one does not tell."""
+    """The kind of list that the operator's schema declares, for an empty list."""
     try:
         schema = onnx.defs.get_schema(node.op_type, domain=node.domain)
     except onnx.defs.SchemaError:
@@ -172,7 +172,9 @@ def _schema_type(node: Node, key: str) -> Any:
 
 
 def save(model: Model, path: str | os.PathLike[str]) -> None:
-    """Write the model; weights past protobuf's limit go to ``<path>.data`` beside it. A failure changes nothing."""
+    """Write the model; weights past protobuf's limit go to ``<path>.data`` in the same folder. After a failure both
+    files are unchanged.
+    """
     path = os.fspath(path)
     proto = model_to_proto(model, weights=False)
     names = Names(model.graph)
@@ -190,7 +192,7 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
 
 
 def serialized(proto: onnx.ModelProto) -> Chunks:
-    """A model's bytes, as it is when they are asked for."""
+    """A model's bytes, computed when they are read."""
     yield proto.SerializeToString()
 
 

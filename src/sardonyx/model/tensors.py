@@ -35,11 +35,11 @@ class Payloads:
     def __init__(self, source: Content, skeleton: wire.Skeleton, folder: Folder) -> None:
         self.source, self.skeleton, self.folder = source, skeleton, folder
         self.file: object = source.identity if isinstance(source, SourceFile) else object()
-        """What tells the source from any other."""
+        """The identity of the source."""
         self.shelf: list[onnx.SparseTensorProto] = []
 
     def shelve_sparse(self, graph: onnx.GraphProto) -> None:
-        """Put dense stand-ins in place of sparse constants, so that inference sees what their readers will see."""
+        """Replace sparse constants by dense placeholders, so that inference sees the types that their readers see."""
         for sparse in graph.sparse_initializer:
             self._stand_in(sparse, graph.initializer.add())
         del graph.sparse_initializer[:]
@@ -85,11 +85,11 @@ class Payloads:
         else:
             return _inline(proto, dtype, shape, where)
         is_stored_as_used = fetch.func is from_raw and dtype.bits % 8 == 0 and sys.byteorder == "little"
-        lies = partial(_as_stored, *fetch.args) if is_stored_as_used else None
-        return Tensor(dtype, shape, fetch, name=proto.name, origin=origin, lies=lies, is_stored=is_stored_as_used)
+        view = partial(_as_stored, *fetch.args) if is_stored_as_used else None
+        return Tensor(dtype, shape, fetch, name=proto.name, origin=origin, view=view, is_cheap=is_stored_as_used)
 
     def sparse(self, proto: onnx.SparseTensorProto, where: str) -> Tensor:
-        """A sparse constant as the dense tensor it stands for, made dense when first read."""
+        """A sparse constant as a dense tensor, converted when it is first read."""
         values, indices = self.tensor(proto.values, where), self.tensor(proto.indices, where)
         shape = _shape(proto.dims, values.dtype, where)
         check_budget(values.dtype, shape, where)
@@ -132,7 +132,7 @@ class Payloads:
 
 
 def _shape(dims: Sequence[int], dtype: DType, where: str) -> tuple[int, ...]:
-    """Dimensions that an array can have: numpy counts bytes in 63 bits, whatever a dimension of 0 says."""
+    """Dimensions that numpy allows: an array's size in bytes must fit in 63 bits, zero-sized dimensions not counted."""
     shape = tuple(dims)
     if any(d < 0 for d in shape):
         raise BrokenGraph("a tensor has a negative dimension", where=where, got=list(shape[:MAX_RANK]))
@@ -163,7 +163,7 @@ def from_raw(data: Content, offset: int, dtype: DType, shape: tuple[int, ...]) -
 
 
 def _part(data: Content, offset: int, nbytes: int) -> Array:
-    """Bytes of the content: where they are, if that is memory, else read."""
+    """Bytes of the content: a view if it is in memory, else read from the file."""
     if not isinstance(data, SourceFile):
         return np.frombuffer(data, np.uint8, nbytes, offset)
     raw: Array = np.empty(nbytes, np.uint8)
@@ -172,7 +172,7 @@ def _part(data: Content, offset: int, nbytes: int) -> Array:
 
 
 def _as_stored(data: Content, offset: int, dtype: DType, shape: tuple[int, ...]) -> Array:
-    """Raw elements, aligned or not, for one look."""
+    """Raw elements for a single use, perhaps unaligned."""
     return _part(data, offset, dtype.nbytes(count(shape))).view(dtype.numpy).reshape(shape)
 
 
@@ -239,7 +239,7 @@ def _check_nbytes(nbytes: int, dtype: DType, shape: tuple[int, ...], where: str)
 
 
 def check_budget(dtype: DType, shape: tuple[int, ...], where: str) -> None:
-    """Refuse a tensor that this machine's memory cannot hold, before anything is allocated."""
+    """Refuse a tensor larger than this machine's memory, before it is allocated."""
     if count(shape) * max(1, dtype.numpy.itemsize) > _memory_nbytes():
         raise OutOfBudget("a tensor is larger than this machine's memory", where=where, got=f"{dtype}{list(shape)}")
 

@@ -50,7 +50,7 @@ def dtype_of(code: int, where: str) -> dtypes.DType:
 
 
 def text(value: str | bytes, where: str) -> str:
-    """A string of the file; protobuf hands out bytes for one that is not UTF-8."""
+    """A string of the file; protobuf returns bytes if it is not UTF-8."""
     if isinstance(value, bytes):
         raise InvalidProtobuf("a name or text is not UTF-8", where=where, got=repr(value[:80]))
     return value
@@ -65,7 +65,7 @@ def shape_from(proto: onnx.TensorShapeProto, where: str = "") -> Shape:
 
 
 def _dim(d: onnx.TensorShapeProto.Dimension, where: str) -> Dim:
-    """A negative dimension is an old exporter's way to say that it is not known."""
+    """A dimension; old exporters write a negative number for an unknown one."""
     kind = d.WhichOneof("value")
     if kind == "dim_value":
         return d.dim_value if d.dim_value >= 0 else None

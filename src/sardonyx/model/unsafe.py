@@ -1,4 +1,4 @@
-"""What onnx's inference must not see: it would read or write outside of its memory, or never end."""
+"""Models that are unsafe for onnx's inference: it would access memory out of bounds, or not terminate."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from sardonyx.errors import InvalidGraph
 from sardonyx.model.protos import every_node, label
 
 OPERATORS = frozenset(("GatherND", "LayerNormalization"))
-"""Operators whose inference leaves its memory for some shapes and attributes; our own rules know their types."""
+"""Operators whose inference accesses memory out of bounds for some shapes and attributes; our own rules infer their
+types.
+"""
 
 
 def check_equations(graph: onnx.GraphProto) -> None:
-    """Raise for an Einsum that onnx's inference would never come to the end of."""
+    """Raise for an Einsum on which onnx's inference would not terminate."""
     for node in every_node(graph.node):
         if node.op_type == "Einsum" and not node.domain:
             for term in _terms(node):

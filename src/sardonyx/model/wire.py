@@ -1,8 +1,8 @@
 """Splits a serialized model into a small skeleton and the spans of its large tensor payloads.
 
-The scan walks protobuf's wire format itself and never copies a payload: what ``onnx`` gets to parse is the skeleton,
+The scan walks protobuf's wire format itself and never copies a payload: ``onnx`` parses only the skeleton,
 in which each payload over ``LIMIT`` bytes is replaced by an entry of ``external_data`` under a key that only this load
-knows. Messages of at most ``LIMIT`` bytes cannot hold such a payload and are passed over whole.
+knows. Messages of at most ``LIMIT`` bytes cannot hold such a payload and are skipped.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ LIMIT = 1024
 MAX_DEPTH = 100
 """protobuf's own bound on nested messages."""
 MAX_FIELDS = 500_000
-"""Fields that are looked at, in about half a second; what follows is left to protobuf as it is."""
+"""Fields that are scanned, in about half a second; the rest is left to protobuf unchanged."""
 FEW_FIELDS = 256
-"""Fields after which a tensor or attribute without a large payload so far is one long list of small elements."""
+"""A tensor or attribute with this many fields and no large payload is taken to be a long list of small elements."""
 
 _GRAPH, _NODE, _ATTRIBUTE, _TENSOR, _SPARSE, _FUNCTION, _TRAINING, _MODEL = range(8)
 
@@ -35,12 +35,12 @@ _CHILDREN: dict[int, dict[int, int]] = {
 }
 
 FLOATS, INT32S, INT64S, RAW, DOUBLES, UINT64S = 4, 5, 7, 9, 10, 11
-"""TensorProto's payload fields. Strings stay in the skeleton: they must be parsed one by one in any case."""
+"""TensorProto's payload fields. Strings stay in the skeleton: they must be parsed one by one anyway."""
 _PAYLOADS = frozenset((FLOATS, INT32S, INT64S, RAW, DOUBLES, UINT64S))
 
 
 class Span(NamedTuple):
-    """Where a payload lies in the source, and in which field of its tensor."""
+    """Where a payload lies in the source, and which field of its tensor it is."""
 
     offset: int
     nbytes: int
@@ -57,7 +57,7 @@ class Skeleton:
 
 
 class Window:
-    """A file as a sequence of bytes, read piece by piece: scanning it leaves nothing of it in memory."""
+    """A file as a sequence of bytes, read in blocks: scanning it keeps nothing in memory."""
 
     PIECE = 4096
 
@@ -98,7 +98,7 @@ class _Scan:
         self.fields_left = MAX_FIELDS
 
     def message(self, kind: int, start: int, end: int, chunks: list[bytes | memoryview], depth: int) -> int:
-        """Append what is kept of source[start:end] to ``chunks``; its length."""
+        """Append the retained bytes of source[start:end] to ``chunks`` and return their length."""
         if depth > MAX_DEPTH:
             raise InvalidProtobuf("messages are nested too deeply", expected=f"at most {MAX_DEPTH} levels")
         if kind == _TENSOR:

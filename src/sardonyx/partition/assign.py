@@ -33,7 +33,7 @@ def assign(graph: Graph, providers: Sequence[Provider]) -> dict[Node, Owner]:
 
 
 def prepare(graph: Graph, owners: dict[Node, Owner]) -> Report:
-    """Let every provider rewrite its nodes, and make it the owner of those it adds; returns what they report."""
+    """Let every provider rewrite its nodes, and assign it the nodes that it adds; returns the providers' reports."""
     report = Report()
     by_provider: dict[int, tuple[Provider, list[Node]]] = {}
     for node, owner in owners.items():
@@ -49,7 +49,7 @@ def prepare(graph: Graph, owners: dict[Node, Owner]) -> Report:
 
 
 def cut(graph: Graph, owners: dict[Node, Owner]) -> list[tuple[Provider, Part]]:
-    """Runs of neighbouring nodes of one owner, in order, with what crosses their borders."""
+    """Maximal sequences of adjacent nodes of one owner, in order, as parts."""
     groups: list[tuple[Provider, list[Node]]] = []
     for node in graph.nodes:
         provider = owners[node].provider
@@ -60,7 +60,7 @@ def cut(graph: Graph, owners: dict[Node, Owner]) -> list[tuple[Provider, Part]]:
 
 
 def part_of(graph: Graph, nodes: Sequence[Node]) -> Part:
-    """Nodes of a graph, in order, with what crosses their border; the graph's own inputs and outputs come first."""
+    """A part of these nodes, in order; the graph's own inputs and outputs come first."""
     inside = set(nodes)
     made = {out for node in nodes for out in node.outputs}
     inputs: dict[Value, None] = {}
@@ -81,7 +81,7 @@ def _in_order(values: dict[Value, None], first: Sequence[Value]) -> tuple[Value,
 
 
 def _outermost(node: Node, graph: Graph) -> Node:
-    """The node of ``graph`` in which a reader, possibly deep in subgraphs, lies."""
+    """The node of ``graph`` that contains a reader, which may lie deep in subgraphs."""
     while node.graph is not None and node.graph is not graph and node.graph.parent is not None:
         node = node.graph.parent
     return node

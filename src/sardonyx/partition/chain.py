@@ -1,4 +1,4 @@
-"""Executables that run one after the other."""
+"""Executables that run one after another."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from sardonyx.interpret.live import Kept
+from sardonyx.interpret.live import HeldValues
 from sardonyx.partition.provider import Executable, RunContext
 
-Again = Callable[[Sequence[Any]], "Sequence[Any] | None"]
+PlannedRun = Callable[[Sequence[Any]], "Sequence[Any] | None"]
 
 
 class Link(NamedTuple):
     executable: Executable
     takes: tuple[int, ...]
-    """The slots of its inputs. A frame holds those of the chain, and then the outputs of one link after the other."""
+    """The slots of its inputs. A frame holds the chain's inputs, then the outputs of each link in order."""
 
 
 class _Step(NamedTuple):
     run: Callable[[Sequence[Any], RunContext], list[Any]]
-    run_again: Again | None
-    """Without a context, as ``Quick.run_again``."""
+    run_planned: PlannedRun | None
+    """See ``RunsPlanned``; None if the executable lacks it."""
     taken: Callable[[list[Any]], Sequence[Any]]
-    """Its inputs, out of a frame."""
+    """Selects the step's inputs from a frame."""
 
 
 def _step(link: Link) -> _Step:
     executable = link.executable
-    again: Again | None = getattr(executable, "run_again", None)  # ``Quick``; before 3.12 to ask that takes 0.1 ms
-    return _Step(executable.run, again, _taker(link.takes))
+    run_planned: PlannedRun | None = getattr(executable, "run_planned", None)  # isinstance takes 0.1 ms before 3.12
+    return _Step(executable.run, run_planned, _taker(link.takes))
 
 
 def _taker(slots: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
-    """Picks these out of a list, without a loop in Python."""
+    """A function that selects these slots of a list, without a loop in Python."""
     first = slots[0] if slots else 0
     if list(slots) == list(range(first, first + len(slots))):
         return itemgetter(slice(first, first + len(slots)))
@@ -41,7 +41,7 @@ def _taker(slots: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
 
 
 class Chain:
-    """Links between so many inputs and the slots that are given back."""
+    """Links, the number of inputs, and the slots of the results."""
 
     def __init__(self, inputs: int, links: Sequence[Link], gives: Sequence[int]) -> None:
         self.inputs, self.links, self.gives = inputs, links, tuple(gives)
@@ -49,15 +49,15 @@ class Chain:
         self._given = _taker(self.gives)
 
     @property
-    def again(self) -> Again | None:
-        """Runs all links without a context, where each of them can and every result is of its own making."""
+    def planned_run(self) -> PlannedRun | None:
+        """Runs all links without a context; None unless each link can and no result is an input or another result."""
         is_distinct = len(set(self.gives)) == len(self.gives) and all(i >= self.inputs for i in self.gives)
-        return self._run_again if is_distinct and all(step.run_again is not None for step in self._steps) else None
+        return self._run_planned if is_distinct and all(step.run_planned is not None for step in self._steps) else None
 
-    def _run_again(self, args: Sequence[Any]) -> Sequence[Any] | None:
+    def _run_planned(self, args: Sequence[Any]) -> Sequence[Any] | None:
         frame = list(args)
-        for _, run_again, taken in self._steps:
-            made = run_again(taken(frame))  # type: ignore[misc]
+        for _, run_planned, taken in self._steps:
+            made = run_planned(taken(frame))  # type: ignore[misc]
             if made is None:
                 return None
             frame += made
@@ -66,17 +66,17 @@ class Chain:
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         may_hurry = context.record is None and context.deadline is None and not context.held and not context.places
         frame = list(args)
-        kept = None if context.budget is None else Kept(context.budget)
+        held = None if context.budget is None else HeldValues(context.budget)
         for step in self._steps:
             if context.stop:
                 context.check()
             given = step.taken(frame)
-            made = step.run_again(given) if may_hurry and step.run_again is not None else None
+            made = step.run_planned(given) if may_hurry and step.run_planned is not None else None
             if made is None:
                 made = step.run(given, context)
             frame += made
-            if kept is not None:
-                kept.are(frame[self.inputs :])
-        if kept is not None:
-            kept.end()
+            if held is not None:
+                held.set(frame[self.inputs :])
+        if held is not None:
+            held.release()
         return list(self._given(frame))

@@ -1,4 +1,4 @@
-"""A graph as parts, each run by its owner, in order. Bodies of control flow are made ready the same way."""
+"""A graph as compiled parts, each run by its provider, in order. Bodies of control flow are compiled the same way."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sardonyx.errors import EngineError
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.optimize.report import Report
 from sardonyx.partition.assign import Owner, assign, cut, prepare
-from sardonyx.partition.chain import Again, Chain, Link
-from sardonyx.partition.provider import Declined, Executable, Part, Provider, Quick, RunContext
+from sardonyx.partition.chain import Chain, Link, PlannedRun
+from sardonyx.partition.provider import Declined, Executable, Part, Provider, RunContext, RunsPlanned
 
 
 def chain_of(inputs: Sequence[Value], compiled: Sequence[tuple[Part, Executable]], outputs: Sequence[Value]) -> Chain:
-    """Compiled parts between these values."""
+    """A chain of compiled parts from these inputs to these outputs."""
     made = [v for part, _ in compiled for v in part.outputs]
     slots = {v: i for i, v in enumerate((*inputs, *made))}
     links = [Link(executable, tuple(slots[v] for v in part.inputs)) for part, executable in compiled]
@@ -24,7 +24,7 @@ def chain_of(inputs: Sequence[Value], compiled: Sequence[tuple[Part, Executable]
 
 
 def _report(owner: Provider, last: Provider, defect: EngineError) -> None:
-    """Tell of a defect that another provider makes good; where invariants are checked, it is an error."""
+    """Log a defect that another provider makes up for; with ``SARDONYX_VERIFY``, raise it."""
     if owner is last or knobs.VERIFY.get():
         raise defect
     logging.getLogger("sardonyx").error("%s cannot compile a part, which %s runs: %s", owner.name, last.name, defect)
@@ -34,9 +34,9 @@ class Parts:
     """The compiled parts of a graph between its inputs and outputs."""
 
     def __init__(self, graph: Graph, owners: dict[Node, Owner], last: Provider) -> None:
-        """``owners`` is what ``assign`` gave for the graph; ``last`` takes what another declines to compile."""
+        """``owners`` comes from ``assign``; ``last`` runs what other providers decline to compile."""
         self.report = prepare(graph, owners)
-        """What the providers rewrote for themselves, and where they declined."""
+        """What the providers rewrote, and where they declined to."""
         captured = [v for v in graph.captures() if not v.is_const] if graph.parent is not None else []
         self.inputs = (*graph.inputs, *captured)
         self._outputs = tuple(graph.outputs)
@@ -63,15 +63,15 @@ class Parts:
 
     @property
     def chain(self) -> Chain | None:
-        """All there is to a run; None where outputs are constants."""
+        """The chain, if a run is nothing else; None if some outputs are constants."""
         return None if self._constants else self._chain
 
     @property
-    def again(self) -> Again | None:
-        """Runs all parts without a context, where every one of them can and no two outputs are the same value."""
-        if isinstance(self.whole, Quick):
-            return self.whole.run_again
-        return None if self._constants else self._chain.again
+    def planned_run(self) -> PlannedRun | None:
+        """Runs all parts without a context; None unless each part can and all outputs are distinct."""
+        if isinstance(self.whole, RunsPlanned):
+            return self.whole.run_planned
+        return None if self._constants else self._chain.planned_run
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         results = self._chain.run(args, context)
@@ -81,18 +81,18 @@ class Parts:
 
 
 LEAST_NODES = 4
-"""A body of fewer nodes is run by the last provider of the chain, which has nothing to prepare."""
+"""A body of fewer nodes is run by the last provider, which needs no compilation."""
 
 
 class Bodies:
-    """Makes bodies ready on the providers that the graph around them has."""
+    """Compiles bodies for the providers of the enclosing graph."""
 
     def __init__(self, providers: Sequence[Provider]) -> None:
         self.providers = providers
         self.owners: dict[Node, Owner] = {}
-        """Who runs each node of each body."""
+        """The owner of each node of each body."""
         self.report = Report()
-        """What the providers rewrote in the bodies, and where they declined."""
+        """What the providers rewrote in the bodies, and where they declined to."""
 
     def __call__(self, graph: Graph) -> Parts:
         owners = assign(graph, self.providers if len(graph) >= LEAST_NODES else self.providers[-1:])

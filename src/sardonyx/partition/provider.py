@@ -1,4 +1,4 @@
-"""What a provider is. Protocols only: providers need not inherit from anything here."""
+"""The provider interface. Protocols only: providers need not inherit from anything here."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sardonyx.records import Record
 if TYPE_CHECKING:
     from sardonyx.optimize.report import Report
 
-__all__ = ["Claims", "Declined", "Executable", "Memory", "Part", "Planned", "Provider", "Quick", "RunContext"]
+__all__ = ["Claims", "Declined", "Executable", "Memory", "Part", "Planned", "Provider", "RunContext", "RunsPlanned"]
 
 Claims = dict[Node, str | None]
 """Node by node: None for yes, else the reason why not."""
 
 
 class Part(Record):
-    """Nodes that one provider runs together, and the values that cross its border."""
+    """Nodes that one provider runs together, with the part's inputs and outputs."""
 
     nodes: tuple[Node, ...]
     inputs: tuple[Value, ...]
@@ -31,19 +31,19 @@ class Declined(Exception):
 
 
 class Executable(Protocol):
-    """A compiled part. Safe to run from many threads at once, each with a context of its own."""
+    """A compiled part. Any number of threads may run it at once, each with its own context."""
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         """The part's outputs for its inputs, in the order of ``Part``."""
 
 
 class Memory(Record):
-    """What a part takes for one set of shapes, known before any of it is taken."""
+    """The memory that a part takes for one set of shapes, computed before it is allocated."""
 
     constants_nbytes: int
     intermediates_nbytes: int
     least_nbytes: int
-    """The largest set of intermediates that live at once: no plan needs less for them."""
+    """The largest set of intermediates that are live at the same time: a lower bound for any plan."""
     scratch_nbytes: int
     outputs_nbytes: int
 
@@ -57,11 +57,11 @@ class StepRow(NamedTuple):
 
     kernel: str
     variant: str
-    """What the kernel was specialized for; empty where there is one form of it."""
+    """What the kernel was specialized for; empty if there is only one form."""
     nodes: tuple[str, ...]
-    """The nodes that it computes, or a part of."""
+    """The nodes that it computes, at least in part."""
     chosen: str = ""
-    """The kernel variant that carries out its group, as ``session.kernel.force`` names it."""
+    """The kernel variant that computes its group, by its name in ``session.kernel.force``."""
     refusals: tuple[tuple[str, str], ...] = ()
     """Variants that would have been preferred, and why they declined."""
 
@@ -78,36 +78,36 @@ class Planned(Protocol):
     """An executable that plans its memory."""
 
     def memory(self, shapes: Sequence[tuple[int, ...]]) -> Memory:
-        """For the shapes of the part's inputs."""
+        """The memory for these shapes of the part's inputs."""
 
 
 @runtime_checkable
-class Quick(Protocol):
-    """An executable whose outputs share memory with nothing, and that can run without a context."""
+class RunsPlanned(Protocol):
+    """An executable whose outputs share no memory, and that can run without a context."""
 
-    def run_again(self, args: Sequence[Any], places: Mapping[int, Any] | None = None) -> list[Any] | None:
-        """The outputs, for shapes that ran before or are planned as such are; None for others, perhaps.
+    def run_planned(self, args: Sequence[Any], places: Mapping[int, Any] | None = None) -> list[Any] | None:
+        """The outputs, if the shapes have a plan; may return None for others.
 
-        ``places`` are arrays that outputs may be computed right into.
+        ``places`` are arrays into which outputs may be written.
         """
 
 
 class Provider(Protocol):
-    """A way to run nodes."""
+    """A backend that runs nodes."""
 
     name: str
 
     def probe(self) -> str | None:
-        """None when usable on this machine, else the sentence to show."""
+        """None if usable on this machine, else the reason to show."""
 
     def claims(self, graph: Graph) -> Claims:
         """Which nodes of a graph this provider can run."""
 
     def prepare(self, graph: Graph, owned: list[Node]) -> Report | None:
-        """Rewrite the nodes that this provider owns to the form that it runs best; it owns the nodes that it adds.
+        """Rewrite the nodes that this provider owns into the form that it runs best; it owns the nodes that it adds.
 
         The report, if any, is shown by ``session.explain()``.
         """
 
     def compile(self, part: Part) -> Executable:
-        """Make a part ready to run; Declined hands it to the last provider of the chain."""
+        """Compile a part. Raising Declined hands the part to the last provider of the chain."""

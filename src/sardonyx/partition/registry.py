@@ -1,8 +1,8 @@
-"""Which providers there are: the names onnxruntime knows, and what other packages or the program itself bring.
+"""The registry of providers: onnxruntime's names, and providers from other packages or the program itself.
 
-A package brings a provider as an entry point of the group ``sardonyx.providers``, under the name that users ask for:
-``AcmeExecutionProvider = "acme.onnx:AcmeProvider"``. A program calls ``register``. Nothing of another package is
-imported before somebody asks for one of its names or for the list of available providers.
+A package offers a provider by an entry point of the group ``sardonyx.providers``, under the name that users ask for:
+``AcmeExecutionProvider = "acme.onnx:AcmeProvider"``. A program calls ``register``. Other packages are imported only
+when one of their names, or the list of available providers, is asked for.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ ONNXRUNTIME: dict[str, str] = {
     "AzureExecutionProvider": "Azure endpoints",
     CPU: "the CPU",
 }
-"""Every name that onnxruntime knows, in its order of preference, and what each stands for."""
+"""All provider names of onnxruntime, in its order of preference, with a description of each."""
 
 _registered: dict[str, Any] = {}
 
 
 def register(provider: Provider | type[Provider]) -> None:
-    """Offer a provider in this process under its ``name``, before any other of that name.
+    """Add a provider to this process under its ``name``, ahead of others of that name.
 
-    An object serves every session as it is; a class is called for each session with the options given there.
+    An object serves all sessions; a class is instantiated for each session with the session's options.
     """
     name = getattr(provider, "name", None)
     if not isinstance(name, str) or not name or name == CPU:
@@ -60,7 +60,7 @@ def register(provider: Provider | type[Provider]) -> None:
 
 
 def unregister(name: str) -> None:
-    """Take back what ``register`` offered."""
+    """Undo ``register``."""
     if _registered.pop(name, None) is None:
         raise InvalidArgument("no provider of this name was registered", expected=list(_registered), got=repr(name))
 
@@ -72,7 +72,7 @@ def names() -> list[str]:
 
 
 def available() -> list[str]:
-    """The names of those that can run something here."""
+    """The names of the providers that are usable on this machine."""
     return [name for name in names() if why_not(name) is None]
 
 
@@ -81,19 +81,19 @@ def is_known(name: str) -> bool:
 
 
 def why_not(name: str) -> str | None:
-    """None when a known provider can be used, else the sentence that says why not."""
+    """None if a known provider is usable, else the reason why not."""
     if name == CPU:
         return None
     if name not in _registered and name not in _installed():
         return f"Sardonyx has no provider for {ONNXRUNTIME[name]} in this installation"
     try:
         return make(name, {}).probe()
-    except Exception as error:  # another package's code: whatever is wrong with it must not stop a session
+    except Exception as error:  # code of another package must not break a session
         return f"{name} cannot be loaded ({type(error).__name__}: {error})"
 
 
 def make(name: str, options: Mapping[str, str]) -> Provider:
-    """The provider of a name, with the options of a session."""
+    """The provider of this name, with a session's options."""
     found = _registered.get(name) or _loaded(name)
     if getattr(found, "name", None) != name:
         raise EPFail("a provider must have the name it is registered under", expected=name, got=repr(found))
@@ -111,7 +111,7 @@ def make(name: str, options: Mapping[str, str]) -> Provider:
 
 @cache
 def _installed() -> dict[str, EntryPoint]:
-    """The entry points of this environment, looked up once: that reads the metadata of every package."""
+    """The entry points of this environment, cached: finding them reads the metadata of every package."""
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group=GROUP)}

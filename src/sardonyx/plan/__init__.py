@@ -1,1 +1,1 @@
-"""Sizes, lifetimes and places of memory, for concrete shapes: pure functions."""
+"""Sizes, lifetimes and memory placement for concrete shapes: pure functions."""

@@ -1,4 +1,4 @@
-"""One arena for every intermediate: who lies where."""
+"""Offsets of all intermediates in one arena."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Placement(NamedTuple):
 
 
 def place(blocks: Sequence[Block], *, alignment: int = ALIGNMENT, padding: int = 0) -> Placement:
-    """An offset for every block such that blocks that live at once do not overlap.
+    """An offset for every block, such that blocks that live at the same time do not overlap.
 
-    Greedy, the largest first, each in the tightest gap that is free for as long as it lives. ``padding`` bytes after
-    each block may be read, never written.
+    Greedy, largest block first, each in the smallest gap that is free for its lifetime. ``padding`` bytes after each
+    block may be read, never written.
     """
     offsets = [0] * len(blocks)
     placed: list[tuple[int, int, Block]] = []
@@ -51,7 +51,7 @@ def place(blocks: Sequence[Block], *, alignment: int = ALIGNMENT, padding: int =
 
 
 def lower_bound(blocks: Sequence[Block], *, alignment: int = ALIGNMENT, padding: int = 0) -> int:
-    """The largest set that lives at once: no placement needs less."""
+    """The largest sum of blocks that live at the same time: no placement needs less."""
     change: dict[int, int] = {}
     for block in blocks:
         size = -(-(block.nbytes + padding) // alignment) * alignment

@@ -1,4 +1,4 @@
-"""When the memories of a program are in use."""
+"""Lifetimes of a program's memories."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Access(NamedTuple):
-    """What one step reads and writes."""
+    """The memories that one step reads and writes."""
 
     reads: frozenset[object]
     writes: frozenset[object]
     is_control: bool = False
-    """All threads meet in front of it, and one of them carries it out before the others go on."""
+    """Whether all threads meet before the step and one of them executes it before the others go on."""
 
 
 def intervals(accesses: Sequence[Access]) -> list[int]:
-    """For each step the number of barriers before it: neighbours that do not touch each other's memory share one.
+    """For each step the number of barriers before it: adjacent steps that share no memory need none between them.
 
-    Threads of a team are between the same two barriers at any time, so whatever lives in one interval lives at once.
+    All threads of a team are always between the same two barriers, so everything in one interval is live at the same
+    time.
     """
     numbers: list[int] = []
     read: set[object] = set()
@@ -46,10 +47,10 @@ def intervals(accesses: Sequence[Access]) -> list[int]:
 def lifetimes(
     accesses: Sequence[Access], numbers: Sequence[int], loops: Sequence[tuple[int, int]] = ()
 ) -> dict[object, tuple[int, int]]:
-    """For every memory the first and the last interval in which it is touched.
+    """The first and the last interval in which each memory is used.
 
-    ``loops`` are the first and the last steps of what is repeated: a memory that is touched in a loop and outside of it
-    is in use all through the loop.
+    ``loops`` are the first and last steps of loops. A memory that is used inside and outside a loop lives through all
+    of it.
     """
     found: dict[object, tuple[int, int]] = {}
     for access, now in zip(accesses, numbers, strict=True):

@@ -1,8 +1,8 @@
-"""Symbolic sizes turned into code, so that a new shape costs microseconds.
+"""Symbolic sizes compiled to code, so that a new shape costs microseconds.
 
-``Sizes`` collects expressions and takes them apart into rows of one operation each, of which equal ones are there once.
-Python functions are made of them, which also say what is wrong with sizes; and programs of numbers, for native code.
-``Binding`` finds the sizes of names in the shapes that a caller feeds.
+``Sizes`` collects expressions and splits them into rows of one operation each, without duplicates. From the rows it
+makes Python functions, which also report invalid sizes, and shape programs for native code. ``Binding`` reads the sizes
+of symbols from the shapes that a caller feeds.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from sardonyx.ir.dims import Atom, Expr, Known
 from sardonyx.records import Record
 
 Evaluate = Callable[[Sequence[Any]], Any]
-"""From the sizes of names, or from shapes, to values of expressions."""
+"""From the sizes of symbols, or from shapes, to values of expressions."""
 Results: TypeAlias = "int | str | tuple[Results, ...]"
-"""Numbers of values, names that a function knows, and tuples of such."""
+"""Value numbers, names that the function knows, and tuples of these."""
 
 LARGEST = (1 << 62) - 1
-"""The largest number, and less 0 the smallest, that programs go on with: sums of two have 64 bits."""
+"""The largest value in shape programs, and its negation the smallest: the sum of two fits in 64 bits."""
 
 
 class SizesDiffer(Exception):
@@ -31,7 +31,7 @@ class SizesDiffer(Exception):
 
 
 class Op:
-    """What a row does with two values; ``NUMBER`` is its second word."""
+    """The operation of a row on two values; the second word of ``NUMBER`` is a literal."""
 
     NUMBER, ADD, MUL, DIV, MIN, MAX, OR, BROADCAST, EQUAL, AT_LEAST = range(10)
 
@@ -42,30 +42,29 @@ _PYTHON = {
 }  # fmt: skip
 _FALLIBLE = {_PYTHON[Op.DIV], _PYTHON[Op.BROADCAST]}
 _FUNCTIONS = {"div": Op.DIV, "min": Op.MIN, "max": Op.MAX, "broadcast": Op.BROADCAST}
-"""Those of ``dims``."""
+"""The functions of ``dims``."""
 
 
 class Sizes:
-    """Expressions and conditions of names, numbered: the first numbers are the names. Conditions are 1 where they
-    hold, else 0."""
+    """Numbered expressions and conditions over symbols. The symbols come first; conditions are 1 or 0."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.unbound: set[str] = set()
-        """Names in expressions that are not among those."""
+        """Symbols in expressions that are not among the given ones."""
         self._names = {name: i for i, name in enumerate(names)}
         self._rows: dict[tuple[int, int, int], int] = {}
-        """Operations with the numbers of their operands, which come before them; by number."""
+        """Operations with their operands' value numbers, in order: operands come first."""
         self._expressions: dict[Expr, int] = {}
         self._required: dict[int, tuple[str, int]] = {}
 
     def number(self, size: Known) -> int:
-        """That of an expression."""
+        """The value number of an expression."""
         if not isinstance(size, Expr):
             return self._row(Op.NUMBER, 0, int(size))
         found = self._expressions.get(size)
         if found is None:
             terms = [
-                # A factor comes last: multiples of one product begin with it.
+                # The constant factor comes last, so that multiples of one product share its rows.
                 self.product([*map(self._atom, m), *([self.number(c)] if c != 1 or not m else [])])
                 for m, c in size.terms.items()
             ]
@@ -76,19 +75,21 @@ class Sizes:
         return self._chain(Op.MUL, numbers or [self.number(1)])
 
     def largest(self, sizes: Iterable[Known]) -> int:
-        """Of these and 0."""
+        """The value number of the maximum of these sizes and 0."""
         return self._chain(Op.MAX, self._candidates(sizes))
 
-    def most(self, numbers: Sequence[int]) -> int:
-        """The largest of these, by their numbers; 0 of none."""
+    def maximum(self, numbers: Sequence[int]) -> int:
+        """The value number of the maximum of these value numbers; 0 if there are none."""
         return self._chain(Op.MAX, numbers or [self.number(0)])
 
-    def as_long_as(self, sizes: Iterable[Known]) -> int:
-        """A value of as many bits as the largest of these, none of which is negative; in Python no call is needed."""
+    def bit_or(self, sizes: Iterable[Known]) -> int:
+        """A value with as many bits as the largest of these sizes, which are not negative. Unlike max, it needs no call
+        in Python.
+        """
         return self._chain(Op.OR, self._candidates(sizes))
 
     def _candidates(self, sizes: Iterable[Known]) -> list[int]:
-        """Those of sizes and 0 that may be the largest: of multiples of one expression, one."""
+        """The sizes, and 0, of which one is the largest: for multiples of one expression only the largest multiple."""
         number, most = 0, dict[Expr, int]()
         for size in sizes:
             if isinstance(size, Expr):
@@ -99,14 +100,14 @@ class Sizes:
         multiples = (self.product([self.number(base), self.number(times)]) for base, times in most.items())
         return [self.number(number), *multiples]
 
-    def within(self, only: Only) -> int:
-        """Whether a size is in a range."""
+    def in_range(self, only: SizeRange) -> int:
+        """The condition that a size is in a range."""
         size = self.number(only.size)
         sides = [] if only.most is None else [self._row(Op.AT_LEAST, self.number(only.most), size)]
         return self.all([self._row(Op.AT_LEAST, size, self.number(only.least)), *sides])
 
-    def holds(self, size: Known, allowed: Sequence[Known], least: int | None) -> int:
-        """Whether a size is one of those allowed, where there are any, and no less than the least."""
+    def satisfies(self, size: Known, allowed: Sequence[Known], least: int | None) -> int:
+        """The condition that a size is one of ``allowed``, if there are any, and at least ``least``."""
         given = self.number(size)
         found = [self._chain(Op.MAX, [self._row(Op.EQUAL, given, self.number(a)) for a in allowed])] if allowed else []
         if least is not None:
@@ -114,11 +115,11 @@ class Sizes:
         return self.all(found)
 
     def all(self, conditions: Sequence[int]) -> int:
-        """Whether they hold together."""
+        """The condition that all of these hold."""
         return self._chain(Op.MIN, conditions or [self.number(1)])
 
     def require(self, condition: int, what: str, size: Known) -> None:
-        """Have functions refuse a size where a condition does not hold."""
+        """Make compiled functions raise ``SizesDiffer`` for a size if a condition does not hold."""
         if condition != self.number(1):
             self._required.setdefault(condition, (what, self.number(size)))
 
@@ -137,32 +138,34 @@ class Sizes:
         return self._names.get(atom, 0)
 
     def compiled(self, results: Results | None = None, binding: Binding | None = None, **names: Any) -> Evaluate:
-        """A function to these results, or to a tuple of all values, from the sizes of names, or from the shapes that
-        bind them; SizesDiffer where a condition is broken, or any value has no meaning. ``names`` are those that it
-        knows.
+        """A function from the sizes of symbols, or from the shapes that bind them, to ``results`` or a tuple of all
+        values.
 
-        All of it is lines of one function: a run leaves no cache warm, and then each object asked takes microseconds.
+        It raises SizesDiffer if a condition does not hold or a value is undefined. ``names`` are further names that it
+        may refer to. It is straight-line code: after a run the caches are cold, and each object that is touched costs
+        microseconds.
         """
         if results is None:
             results = tuple(range(len(self._names) + len(self._rows)))
-        told = {i: f"n{i}" for i in self._names.values()}
-        told |= {i: str(b) if op == Op.NUMBER else f"n{i}" for (op, _, b), i in self._rows.items()}
-        forms = {i: _form(op, told[b]) for (op, _, b), i in self._rows.items() if op != Op.NUMBER}
+        spelled = {i: f"n{i}" for i in self._names.values()}
+        spelled |= {i: str(b) if op == Op.NUMBER else f"n{i}" for (op, _, b), i in self._rows.items()}
+        forms = {i: _python_form(op, spelled[b]) for (op, _, b), i in self._rows.items() if op != Op.NUMBER}
         fallible = (i for i, form in forms.items() if form in _FALLIBLE)
         required = (i for c, (_, size) in self._required.items() for i in (c, size))
         needed = self._needed([*_flat(results), *fallible, *required]) & forms.keys()
-        lines = [f"{', '.join(told[i] for i in self._names.values())}, = given"] if self._names else []
+        lines = [f"{', '.join(spelled[i] for i in self._names.values())}, = given"] if self._names else []
         if binding is not None:
             lines, names = list(binding.lines), names | binding.scope
         rows = ((i, a, b) for (_, a, b), i in self._rows.items() if i in needed)
-        lines += [f"{told[i]} = {forms[i].format(told[a], told[b])}" for i, a, b in rows]
-        lines += [f"if not {told[c]}: refuse({what!r}, {told[i]})" for c, (what, i) in self._required.items()]
-        lines.append(f"return {_told(results, told)}")
+        lines += [f"{spelled[i]} = {forms[i].format(spelled[a], spelled[b])}" for i, a, b in rows]
+        lines += [f"if not {spelled[c]}: refuse({what!r}, {spelled[i]})" for c, (what, i) in self._required.items()]
+        lines.append(f"return {_spell(results, spelled)}")
         return deserialized(_code(_function("evaluate(given)", lines)), **names)
 
     def program(self, numbers: Iterable[int]) -> tuple[list[tuple[int, int, int]], dict[int, int]]:
-        """Rows that make these values, each the one behind those of the names and of the rows before it; and the
-        places of all values that are made."""
+        """The rows that compute these values, and the places of all values. A row's place follows those of the symbols
+        and of the rows before it.
+        """
         needed = self._needed(numbers)
         places = {i: i for i in self._names.values()}
         rows: list[tuple[int, int, int]] = []
@@ -174,7 +177,7 @@ class Sizes:
         return rows, places
 
     def _needed(self, numbers: Iterable[int]) -> set[int]:
-        """These, and all that they are made of."""
+        """These value numbers and everything that they depend on."""
         needed = set(numbers)
         for (op, a, b), i in reversed(self._rows.items()):
             if i in needed and op != Op.NUMBER:
@@ -183,20 +186,20 @@ class Sizes:
 
 
 def multiple(size: Expr) -> tuple[Expr, int]:
-    """An expression that is no multiple of another, and how many times that this one is."""
+    """A size as a base expression and an integer factor."""
     times = math.gcd(*size.terms.values())
     base = dims.exact_div(size, times)
     assert isinstance(base, Expr)
     return base, times
 
 
-def _form(op: int, b: str) -> str:
-    """An operation in Python."""
+def _python_form(op: int, b: str) -> str:
+    """The Python expression of an operation."""
     return "{} // {}" if op == Op.DIV and b.isdecimal() and b != "0" else _PYTHON[op]
 
 
 def _bounded(number: int) -> int:
-    """A number that fits a word; too large a one stays too large."""
+    """A literal that fits in a word; larger ones are clamped to a value that stays out of range."""
     return max(-LARGEST - 1, min(number, LARGEST + 1))
 
 
@@ -206,10 +209,10 @@ def _flat(results: Results) -> list[int]:
     return [results] if isinstance(results, int) else []
 
 
-def _told(results: Results, told: dict[int, str]) -> str:
+def _spell(results: Results, spelled: dict[int, str]) -> str:
     if isinstance(results, tuple):
-        return f"({''.join(f'{_told(each, told)}, ' for each in results)})"
-    return told[results] if isinstance(results, int) else results
+        return f"({''.join(f'{_spell(each, spelled)}, ' for each in results)})"
+    return spelled[results] if isinstance(results, int) else results
 
 
 def _function(head: str, lines: Sequence[str]) -> str:
@@ -217,33 +220,33 @@ def _function(head: str, lines: Sequence[str]) -> str:
 
 
 def _code(text: str) -> CodeType:
-    """That of the function which a text defines."""
+    """The code of the function that a text defines."""
     (found,) = (c for c in compile(text, "<sizes>", "exec").co_consts if isinstance(c, CodeType))
     return found
 
 
 def deserialized(code: CodeType, **names: Any) -> Callable[[Any], tuple[int, ...]]:
-    """The function of ``Sizes`` that has this code, which knows these names too."""
+    """The function of ``Sizes`` that has this code, which refers to these names too."""
     scope = {"div": _div, "broadcast": _broadcast, "min": min, "max": max, "refuse": _refuse, **names}
     return FunctionType(code, scope)
 
 
-class Only(Record):
-    """A condition: that a size is in a range."""
+class SizeRange(Record):
+    """A condition: a size is in a range."""
 
     size: Known
     least: int = 0
     most: int | None = None
 
     @property
-    def otherwise(self) -> Only:
-        """Where a range from 0 ends."""
+    def otherwise(self) -> SizeRange:
+        """The complement of a range that starts at 0."""
         assert self.least == 0 and self.most is not None
-        return Only(self.size, self.most + 1)
+        return SizeRange(self.size, self.most + 1)
 
 
 def source(size: Known, variables: dict[str, str]) -> str:
-    """An expression as Python; KeyError for a name that has no variable."""
+    """An expression as Python; KeyError if a name has no variable."""
     if not isinstance(size, Expr):
         return repr(int(size))
     terms = [
@@ -276,13 +279,13 @@ def _refuse(what: str, size: int) -> None:
 
 
 class Binding:
-    """From the shapes of inputs to the sizes of names; every other dimension of an input is checked against them.
+    """Reads the sizes of symbols from the shapes of inputs, and checks all other dimensions of the inputs.
 
-    A name is read where it is a dimension itself, or else where a dimension is a multiple of it.
+    A symbol is read where it is a dimension itself, or else where a dimension is a multiple of it.
     """
 
     def __init__(self, shapes: Sequence[tuple[Known, ...] | None]) -> None:
-        """``shapes`` are the inputs' as the graph knows them; None for an input whose shape nobody asks."""
+        """``shapes`` are the inputs' shapes in the graph; None for an input whose shape is not needed."""
         self.shapes = tuple(shapes)
         places = places_of(shapes)
         self.names = tuple(places)
@@ -293,18 +296,19 @@ class Binding:
             if places.get(name_of(d) or "") != (i, axis, 1)
         ]
         self.lines = _reading(places, checked)
-        """What begins a function of ``given`` shapes: the size of name i is ``ni``. SizesDiffer when a dimension is not
-        what the others make it."""
+        """The first lines of a function of ``given`` shapes: ``ni`` is the size of symbol i. SizesDiffer if a dimension
+        is not what the others imply.
+        """
 
     @property
     def scope(self) -> dict[str, Any]:
-        """What its lines know."""
+        """The names that these lines refer to."""
         return {"differ": self._differ}
 
     def frozen(self) -> tuple[Any, ...]:
-        """All of it in plain values, but the lines."""
-        told = tuple(None if shape is None else tuple(map(str, shape)) for shape in self.shapes)
-        return told, self.names
+        """The binding as plain values, without the lines."""
+        shapes = tuple(None if shape is None else tuple(map(str, shape)) for shape in self.shapes)
+        return shapes, self.names
 
     @classmethod
     def deserialized(cls, frozen: tuple[Any, ...]) -> Binding:
@@ -319,7 +323,7 @@ class Binding:
 
 
 def _reading(places: dict[str, tuple[int, int, int]], checked: Sequence[tuple[int, int, Known]]) -> list[str]:
-    """Lines that read names in their places, and check dimensions."""
+    """Lines that read symbols from the shapes and check dimensions."""
     variables = {name: f"n{k}" for k, name in enumerate(places)}
     lines = [
         f"{variables[name]} = given[{i}][{axis}]{f' // {times}' if times != 1 else ''}"
@@ -332,13 +336,15 @@ def _reading(places: dict[str, tuple[int, int, int]], checked: Sequence[tuple[in
 
 
 def name_of(d: Known) -> str | None:
-    """The name that a dimension is, if it is one."""
+    """The symbol that a dimension is; None if it is none."""
     found = dims.multiple_of(d)
     return found[0] if found is not None and found[1] == 1 else None
 
 
 def places_of(shapes: Sequence[Sequence[Known] | None]) -> dict[str, tuple[int, int, int]]:
-    """Where the size of each name is read: an input, an axis of it, and how many times the name that is."""
+    """Where the size of each symbol is read: the input, its axis, and the factor by which that dimension is a
+    multiple.
+    """
     found: dict[str, tuple[int, int, int]] = {}
     for i, shape in enumerate(shapes):
         for axis, d in enumerate(shape or ()):

@@ -104,7 +104,7 @@ class SessionIOBinding:
             raise ExecutionError("Error in execution: At least one output should be requested.")
         try:
             states = self._states
-            results = self._again(session) if run_options is None and not states else None
+            results = self._run_planned(session) if run_options is None and not states else None
             if results is None:
                 results = self._computed(session, run_options)
             for (name, target), result in zip(list(self._outputs.items()), results, strict=True):
@@ -120,12 +120,12 @@ class SessionIOBinding:
         except SardonyxError as error:
             raise ExecutionError(f"Error in execution: {error}") from error
 
-    def _again(self, session: NativeSession) -> list[Any] | None:
+    def _run_planned(self, session: NativeSession) -> list[Any] | None:
         """What is bound to outputs, where the model has run such shapes before; None otherwise."""
         if self._ready is None:
             session.wanted(list(self._outputs))
             self._ready = {name: v.value for name, v in self._inputs.items()}, self._places(session)
-        results = session.again(*self._ready)
+        results = session.run_planned(*self._ready)
         return None if results is None else session.engine.picked(results, self._outputs)
 
     def _computed(self, session: NativeSession, run_options: RunOptions | None) -> list[Any]:

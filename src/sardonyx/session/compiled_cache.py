@@ -33,7 +33,7 @@ from sardonyx.interpret.serialize import ModelNeeded, NotSerializable
 from sardonyx.ir.graph import Graph, Model, Value
 from sardonyx.ir.types import MapType, SequenceType, TensorType, ValueType
 from sardonyx.partition.chain import Chain
-from sardonyx.partition.provider import Executable, Memory, Quick, RunContext
+from sardonyx.partition.provider import Executable, Memory, RunContext, RunsPlanned
 from sardonyx.providers.cpu import CpuProvider
 from sardonyx.providers.cpu.runtime.deferred import MAX_SPECIALIZATIONS, SpecializationKey
 from sardonyx.providers.cpu.runtime.serialize import settings
@@ -56,29 +56,29 @@ class CachedEngine(Engine):
 
     def __init__(
         self,
-        told: dict[str, Any],
+        stored: dict[str, Any],
         chain: Chain,
         defaults: Sequence[Any],
         built: _Model,
         phases: dict[str, float],
     ) -> None:
-        """``defaults`` are the elements of the overridable initializers that ``told`` names."""
+        """``defaults`` are the elements of the overridable initializers that ``stored`` names."""
         self._built, self._needed = built, 0
         self.source = built.file
         self.phases = phases
-        self.inputs, self.outputs = ([_value(*row) for row in told[side]] for side in ("inputs", "outputs"))
-        self.overridable = [_value(*row) for row in told["overridable"]]
-        self._defaults = dict(zip(told["defaults"], defaults, strict=True))
-        self.names = tuple(told["names"])
-        self._positions = {name: i for i, name in enumerate(told["output_names"])}
+        self.inputs, self.outputs = ([_value(*row) for row in stored[side]] for side in ("inputs", "outputs"))
+        self.overridable = [_value(*row) for row in stored["overridable"]]
+        self._defaults = dict(zip(stored["defaults"], defaults, strict=True))
+        self.names = tuple(stored["names"])
+        self._positions = {name: i for i, name in enumerate(stored["output_names"])}
         self._sparse_outputs = frozenset()
-        self._weights_nbytes = told["weights_nbytes"]
-        self._metadata = ModelMetadata(*told["metadata"])
-        whole: Executable = chain.links[0].executable if told["is_whole"] else chain
+        self._weights_nbytes = stored["weights_nbytes"]
+        self._metadata = ModelMetadata(*stored["metadata"])
+        whole: Executable = chain.links[0].executable if stored["is_whole"] else chain
         self._whole = whole
-        self.quick = whole if isinstance(whole, Quick) else None  # type: ignore[assignment]
-        self._kept_again = chain.again if self.quick is None else self.quick.run_again
-        self.again = None if self._kept_again is None else self._again
+        self.planned = whole if isinstance(whole, RunsPlanned) else None  # type: ignore[assignment]
+        self._stored_run = chain.planned_run if self.planned is None else self.planned.run_planned
+        self.planned_run = None if self._stored_run is None else self._run_planned
 
     def run(self, feeds: dict[str, Any], wanted: Sequence[str], context: RunContext) -> list[Any]:
         if self._needed < MAX_NEEDED:
@@ -87,16 +87,16 @@ class CachedEngine(Engine):
             except ModelNeeded:
                 self._needed += 1
         built = self._built()
-        context.places = context.places if built.quick is not None else {}
+        context.places = context.places if built.planned is not None else {}
         return built.run(feeds, wanted, context)
 
-    def _again(self, args: Sequence[Any], places: Mapping[int, Any] | None = None) -> Sequence[Any] | None:
-        again: Any = self._kept_again
-        results: Sequence[Any] | None = again(args, places) if places else again(args)
+    def _run_planned(self, args: Sequence[Any], places: Mapping[int, Any] | None = None) -> Sequence[Any] | None:
+        run_planned: Any = self._stored_run
+        results: Sequence[Any] | None = run_planned(args, places) if places else run_planned(args)
         built = self._built.engine
-        if results is not None or built is None or built.again is None:
+        if results is not None or built is None or built.planned_run is None:
             return results
-        return built.again(args)
+        return built.planned_run(args)
 
     def held(self, states: Iterable[tuple[str, str, int, Any]]) -> tuple[Held, ...]:
         return self._built().held(states)
@@ -152,8 +152,8 @@ class CompiledEntry:
         found = _deserialized(self._folder, name, self._provider, kind_of, model=built.file)
         if found is None:
             return None
-        told, chain, defaults = found
-        return CachedEngine(told, chain, defaults, built, {"start": time.perf_counter() - began})
+        stored, chain, defaults = found
+        return CachedEngine(stored, chain, defaults, built, {"start": time.perf_counter() - began})
 
     def write(self, engine: Engine) -> None:
         """Keep an engine, if its parts have a plain form."""
@@ -163,7 +163,7 @@ class CompiledEntry:
             return
         defaults = [i for i, v in enumerate(graph.inputs) if v.const is not None]
         try:
-            told = {
+            stored = {
                 "inputs": [_told(v) for v in engine.inputs],
                 "outputs": [_told(v) for v in engine.outputs],
                 "overridable": [_told(v) for v in engine.overridable],
@@ -178,7 +178,7 @@ class CompiledEntry:
         except NotSerializable:
             return
         arrays = [*serializer.arrays, *(graph.inputs[i].numpy() for i in defaults)]
-        array_file.write(self._folder, f"{self._stem}.start", told, arrays, serializer.sources)
+        array_file.write(self._folder, f"{self._stem}.start", stored, arrays, serializer.sources)
         self.serve(engine)
 
     def serve(self, engine: Engine) -> None:
@@ -205,11 +205,11 @@ class SpecializationEntries:
     def write(self, kind: SpecializationKey, executable: Executable) -> None:
         serializer = Serializer()
         try:
-            told = {"kind": tuple(kind), "defaults": (), "chain": serializer.chain(executable)}
+            stored = {"kind": tuple(kind), "defaults": (), "chain": serializer.chain(executable)}
         except NotSerializable:
             return
         if not any(deferred_executables(executable)):
-            array_file.write(self._folder, self._name(kind), told, serializer.arrays)
+            array_file.write(self._folder, self._name(kind), stored, serializer.arrays)
 
     def _name(self, kind: SpecializationKey) -> str:
         number = int.from_bytes(hashlib.sha256(repr(kind).encode()).digest()[:8], "little")
@@ -227,12 +227,12 @@ def _deserialized(
     """What an entry tells, the chain that it describes, and the arrays behind that."""
 
     def deserialized(entry: Entry) -> tuple[dict[str, Any], Chain, Sequence[Any]] | None:
-        told, arrays = array_file.arrays_of(entry, provider.threads, model)
-        if told.get("kind") != kind:
+        stored, arrays = array_file.arrays_of(entry, provider.threads, model)
+        if stored.get("kind") != kind:
             return None
-        own = len(arrays) - len(told["defaults"])
+        own = len(arrays) - len(stored["defaults"])
         try:
-            return told, Deserializer(arrays[:own], provider, find).chain(told["chain"]), arrays[own:]
+            return stored, Deserializer(arrays[:own], provider, find).chain(stored["chain"]), arrays[own:]
         except (ObjectMissing, ImportError):
             return None
 
@@ -306,7 +306,7 @@ def find(source: Any, options: BuildOptions) -> CompiledEntry | None:
     (provider,) = options.providers
     if type(provider) is not CpuProvider:
         return None
-    where = folders.chosen()
+    where = folders.configured()
     if where is None:
         return None
     try:

@@ -15,7 +15,7 @@ from sardonyx.ir.graph import Model, Value
 from sardonyx.ir.sparse import SparseTensor
 from sardonyx.limits import Limits, current
 from sardonyx.ops import limits
-from sardonyx.partition.provider import Memory, Planned, Provider, Quick, RunContext
+from sardonyx.partition.provider import Memory, Planned, Provider, RunContext, RunsPlanned
 from sardonyx.session import untrusted
 from sardonyx.session.metadata import ModelMetadata, model_metadata
 
@@ -81,13 +81,13 @@ class Engine:
         self._weights_nbytes = weights_nbytes
         self._sparse_outputs = model.sparse_outputs
         self._whole = parts.whole
-        quick = self._whole if not model.sparse_outputs and bounds is None else None
+        planned = self._whole if not model.sparse_outputs and bounds is None else None
         self.is_in_one_file = False
         """Whether all of the model, and nothing of the user's beside it, is known to lie in one file."""
-        self.quick = quick if isinstance(quick, Quick) else None
+        self.planned = planned if isinstance(planned, RunsPlanned) else None
         """The only part, if it can be run without this engine's help."""
-        self.again = parts.again if not model.sparse_outputs and bounds is None else None
-        """All outputs, as ``Quick.run_again`` gives them."""
+        self.planned_run = parts.planned_run if not model.sparse_outputs and bounds is None else None
+        """All outputs, as ``RunsPlanned.run_planned`` gives them."""
 
     def run(self, feeds: dict[str, Any], wanted: Sequence[str], context: RunContext) -> list[Any]:
         """The wanted outputs. Arrays in the result are the caller's own: nothing else refers to their memory."""
@@ -109,7 +109,7 @@ class Engine:
         picked = self.picked(results, wanted)
         if self._sparse_outputs:
             picked = [_sparse(v) if n in self._sparse_outputs else v for n, v in zip(wanted, picked, strict=True)]
-        return picked if self.quick is not None and len(set(wanted)) == len(picked) else own(picked, args)
+        return picked if self.planned is not None and len(set(wanted)) == len(picked) else own(picked, args)
 
     def picked(self, results: Sequence[Any], wanted: Iterable[str]) -> list[Any]:
         """Outputs by name, out of all of them."""
@@ -133,11 +133,11 @@ class Engine:
 
     def places(self, arrays: dict[str, Any]) -> dict[int, Any]:
         """Arrays for outputs by name, as a context takes them; none where more than one part has a hand in them."""
-        return {self._positions[name]: a for name, a in arrays.items()} if self.quick is not None else {}
+        return {self._positions[name]: a for name, a in arrays.items()} if self.planned is not None else {}
 
     def held(self, states: Iterable[tuple[str, str, int, Any]]) -> tuple[Held, ...]:
         """States (input, output, axis, memory) as a context takes them; none where more than one part has a hand in."""
-        if self.quick is None:
+        if self.planned is None:
             return ()
         return tuple(Held(self.names.index(i), self._positions[o], axis, at) for i, o, axis, at in states)
 

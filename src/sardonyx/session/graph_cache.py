@@ -122,7 +122,7 @@ def _sources() -> str:
 
 def entry(scanned: Scanned, settings: Any) -> Entry | None:
     """The entry of a model, or None where it is not a file, or the cache is off or cannot be trusted."""
-    where = folders.chosen()
+    where = folders.configured()
     if where is None or not isinstance(scanned.data, SourceFile):
         return None
     opened = scanned.parsed()

@@ -178,7 +178,7 @@ class NativeSession:
         self.model_meta = engine.metadata
         values = {v.name: v for v in (*engine.inputs, *engine.overridable)}
         self._checks = {name: feeds.check_for(values[name]) for name in engine.names}
-        self._quick = engine.again if self._trace is None else None
+        self._planned = engine.planned_run if self._trace is None else None
         self._required = frozenset(m.name for m in self.inputs_meta if not m.type.startswith("optional"))
         self._output_names = tuple(m.name for m in self.outputs_meta)
         self._is_output = frozenset(self._output_names)
@@ -337,9 +337,9 @@ class NativeSession:
     ) -> list[Any]:
         """The outputs as Python values."""
         wanted = self._output_names if output_names is None else self.wanted(output_names)
-        if run_options is None and self._quick is not None and type(feed) is dict:
+        if run_options is None and self._planned is not None and type(feed) is dict:
             is_all = wanted is self._output_names
-            results = self._again(feed) if is_all or len(set(wanted)) == len(wanted) else None
+            results = self._run_planned(feed) if is_all or len(set(wanted)) == len(wanted) else None
             if results is not None:
                 return results if is_all else [results[self._output_names.index(name)] for name in wanted]
         if run_options is None and self._trace is None:
@@ -352,21 +352,21 @@ class NativeSession:
         with _RUN:
             return self._engine.run(prepared, wanted, context)
 
-    def _again(self, feed: dict[str, Any]) -> list[Any] | None:
+    def _run_planned(self, feed: dict[str, Any]) -> list[Any] | None:
         """All outputs, where the model's parts have run such shapes before; None otherwise."""
-        results = self.again(feed)
+        results = self.run_planned(feed)
         if results is None:
             return None
         views = []
         for a in results:
-            views.append(a.view() if type(a) is np.ndarray else a)  # noqa: PERF401 as in CpuExecutable.run_again
+            views.append(a.view() if type(a) is np.ndarray else a)  # noqa: PERF401 as in CpuExecutable.run_planned
         return views
 
-    def again(self, feed: dict[str, Any], places: Mapping[int, Any] | None = None) -> Sequence[Any] | None:
+    def run_planned(self, feed: dict[str, Any], places: Mapping[int, Any] | None = None) -> Sequence[Any] | None:
         """The same, as the engine gives them, which takes ``places`` for outputs as in ``Engine.places``."""
-        quick: Any = self._quick
+        planned: Any = self._planned
         checks = self._checks
-        if quick is None or len(feed) != len(checks):
+        if planned is None or len(feed) != len(checks):
             return None
         try:
             args = []
@@ -375,7 +375,7 @@ class NativeSession:
         except KeyError:
             return None
         try:
-            results: Sequence[Any] | None = quick(args, places) if places else quick(args)
+            results: Sequence[Any] | None = planned(args, places) if places else planned(args)
         except Exception:
             with _RUN:
                 raise

@@ -12,7 +12,7 @@ import pytest
 from sardonyx import dtypes
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Storage, View
-from sardonyx.plan.sizes import Only
+from sardonyx.plan.sizes import SizeRange
 from sardonyx.providers.cpu.codegen.launch import Launch
 from sardonyx.providers.cpu.language.dsl import Spec
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -30,7 +30,7 @@ def view_of(array: Array) -> View:
     return View(storage, array.shape, steps)
 
 
-def holds(only: Only, size: int) -> bool:
+def holds(only: SizeRange, size: int) -> bool:
     """Whether a step is carried out for a size."""
     return size >= only.least and (only.most is None or size <= only.most)
 

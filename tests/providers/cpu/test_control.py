@@ -84,11 +84,11 @@ def test_python_does_not_look_in_between_once_a_run_was_short(threads: int, monk
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((8, 64), np.float32), rng.standard_normal((64, 64), np.float32)
     monkeypatch.setattr(plans, "SLICE_S", 10.0)
-    assert run.run_again([x, w]) is None
+    assert run.run_planned([x, w]) is None
     (first,) = run.run([x, w], RunContext())
     assert len(calls) > 1
     calls.clear()
-    for again in (run.run([x, w], RunContext()), run.run_again([x, w])):
+    for again in (run.run([x, w], RunContext()), run.run_planned([x, w])):
         assert again is not None
         np.testing.assert_array_equal(again[0], first)
     assert len(calls) == 2
@@ -107,7 +107,7 @@ def test_a_short_run_tells_nothing_where_data_choose(monkeypatch: pytest.MonkeyP
     for c, want in ((False, -x), (True, x)):
         calls.clear()
         np.testing.assert_array_equal(run.run([np.array(c), x, w], RunContext())[0], want)
-    assert len(calls) > 1 and run.run_again([np.array(True), x, w]) is None
+    assert len(calls) > 1 and run.run_planned([np.array(True), x, w]) is None
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -178,18 +178,18 @@ def test_an_arm_that_the_sizes_rule_out_harms_only_those_who_take_it() -> None:
         np.testing.assert_array_equal(run.run([yes, thin], RunContext())[0], [1, 1, 1])
         with pytest.raises(InvalidArgument):
             run.run([yes, wide], RunContext())
-    again = run.run_again([no, wide])
+    again = run.run_planned([no, wide])
     assert again is not None
     np.testing.assert_array_equal(again[0], [4, 4, 4])
-    assert run.run_again([yes, wide]) is None
+    assert run.run_planned([yes, wide]) is None
 
 
 def test_a_quick_run_of_a_loop_gives_the_same() -> None:
     session = executable(GRAPHS["scan"])
     x = np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32)
     expected = session.run([x], RunContext())
-    again = session.run_again([x])
+    again = session.run_planned([x])
     assert again is not None
     for got, want in zip(again, expected, strict=True):
         np.testing.assert_array_equal(got, want)
-    assert executable(LONG).run_again([np.array(2), ONES]) is None
+    assert executable(LONG).run_planned([np.array(2), ONES]) is None

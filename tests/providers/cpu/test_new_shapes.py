@@ -62,7 +62,7 @@ def check(got: list[np.ndarray], x: np.ndarray, z: np.ndarray) -> None:
 
 
 def whole(made: sardonyx.InferenceSession) -> CpuExecutable:
-    found = made._sess.engine.quick
+    found = made._sess.engine.planned
     assert isinstance(found, CpuExecutable)
     return found
 
@@ -81,7 +81,7 @@ def test_a_new_bucket_is_left_to_a_run_with_a_context() -> None:
     made = session()
     made.run(None, feeds(100))
     found, given = whole(made), feeds(1000)
-    assert found.run_again(list(given.values())) is None and len(found._plans) == 1
+    assert found.run_planned(list(given.values())) is None and len(found._plans) == 1
     check(made.run(None, given), **given)
     assert len(found._plans) == 2
 
@@ -90,7 +90,7 @@ def test_shapes_that_do_not_fit_each_other_are_refused_as_ever() -> None:
     made = session()
     made.run(None, feeds(100))
     given = feeds(100, of_z=99)
-    assert whole(made).run_again(list(given.values())) is None
+    assert whole(made).run_planned(list(given.values())) is None
     with pytest.raises(SardonyxError):
         made.run(None, given)
 

@@ -60,7 +60,7 @@ def session(text: str = TEXT, **options: Any) -> sardonyx.InferenceSession:
 
 
 def whole(made: sardonyx.InferenceSession) -> CpuExecutable:
-    found = made._sess.engine.quick
+    found = made._sess.engine.planned
     assert isinstance(found, CpuExecutable)
     return found
 
@@ -155,7 +155,7 @@ def test_an_input_of_another_type_stops_in_front_of_compiled_code() -> None:
     run(made, 10)
     for other in (np.float64, np.int32, ">f4"):
         with pytest.raises(Fail, match="another type than the part was compiled for"):
-            executable.run_again([np.ones((10, 32), other)])
+            executable.run_planned([np.ones((10, 32), other)])
     run(made, 10)
 
 

@@ -339,7 +339,7 @@ def test_weights_are_packed_once(tmp_path: Path, model: bytes) -> None:
     first, second = sx.InferenceSession(path), sx.InferenceSession(path)
 
     def kept(session: sx.InferenceSession) -> set[int]:
-        executable = session._sess.engine.quick
+        executable = session._sess.engine.planned
         return {a.ctypes.data for a in executable.constants if a.nbytes > 4096}  # type: ignore[union-attr]
 
     assert kept(first) == kept(second) != set()

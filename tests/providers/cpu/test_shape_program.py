@@ -82,8 +82,9 @@ def test_what_is_too_long_is_not_gone_on_with() -> None:
 def test_conditions_are_values(a: int, b: int) -> None:
     sizes = Sizes(("a", "b"))
     conditions = [
-        sizes.holds(A, (B, 1), None), sizes.holds(A, (), 2), sizes.holds(B, (A,), 1), sizes.largest([A, B, 2]),
-        sizes.as_long_as([A, B]), sizes.holds(A, (), None),
+        sizes.satisfies(A, (B, 1), None), sizes.satisfies(A, (), 2), sizes.satisfies(B, (A,), 1),
+        sizes.largest([A, B, 2]),
+        sizes.bit_or([A, B]), sizes.satisfies(A, (), None),
     ]  # fmt: skip
     expected = [a in (b, 1), a >= 2, a == b >= 1, max(a, b, 2), operator.or_(a, b), True]
     assert native(sizes, conditions, a, b) == expected == list(sizes.compiled(tuple(conditions))((a, b)))

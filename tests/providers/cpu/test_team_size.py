@@ -160,9 +160,9 @@ def test_shapes_of_a_plan_learn_from_each_other() -> None:
     first, second, third = executable._shapes.values()
     for _ in range(2 * team_size.TRIALS):
         for n in (5, 6):
-            assert executable.run_again([np.ones(n, np.float32)]) is not None
+            assert executable.run_planned([np.ones(n, np.float32)]) is not None
     assert first.trial is None and second.trial is None and third.trial is not None
-    executable.run_again([np.ones(7, np.float32)])
+    executable.run_planned([np.ones(7, np.float32)])
     executable.run([np.ones(4, np.float32)], RunContext())
     assert [shape.trial for shape in executable._shapes.values()] == [None] * 4
 
@@ -230,7 +230,7 @@ def test_frames_walk_the_rows_that_were_chosen_last() -> None:
     (frame,) = shape.plan.frames.values()
     for _ in range(2):
         shape.trial, shape.rows = None, shape.rows.copy()  # as a trial does while other frames are idle
-        assert executable.run_again([x]) is not None
+        assert executable.run_planned([x]) is not None
         assert frame.slots[Context.STEPS] == address(shape.rows)
         assert frame.rows is shape.rows
 
@@ -245,7 +245,7 @@ def test_choices_are_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     is_tried = []
     for _ in range(9 * team_size.TRIALS + 12):
         is_tried.append(shape.trial is not None)
-        (y,) = executable.run_again([x]) or [None]
+        (y,) = executable.run_planned([x]) or [None]
         np.testing.assert_array_equal(y, x + x)
     runs = [len(list(group)) for tried, group in groupby(is_tried) if not tried]
     assert runs[:2] == [3, 6]

@@ -78,7 +78,7 @@ def as_signed(low: Lowering, view: View) -> View:
         def flip() -> Array:
             return np.asarray((tensor.peek() ^ np.uint8(128)).view(np.int8))
 
-        moved = Tensor(dtypes.i8, tensor.shape, flip, origin=where, lies=flip)
+        moved = Tensor(dtypes.i8, tensor.shape, flip, origin=where, view=flip)
         made = low.constant(moved)
         return View(made.storage, view.shape, view.strides, view.offset)
     body, out = ExpressionBuilder(), low.temporary(dtypes.i8, view.shape)

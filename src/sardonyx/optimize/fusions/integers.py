@@ -180,4 +180,4 @@ def _dequantized(node: Node, q: Tensor, out: Value) -> Tensor:
         found = meaning.numpy(*(None if t is None else t.peek() for t in inputs), **attrs)
         return np.asarray(found, dtype.numpy, order="C")
 
-    return Tensor(dtype, q.shape, compute, name=out.name, lies=compute)
+    return Tensor(dtype, q.shape, compute, name=out.name, view=compute)

@@ -71,7 +71,7 @@ from sardonyx.providers.cpu.kernels.quantized import gemm_amx as quantized_gemm_
 from sardonyx.providers.cpu.kernels.recurrent import recurrence
 from sardonyx.providers.cpu.kernels.trees import forest
 from sardonyx.providers.cpu.program.analysis import Analysis, either
-from sardonyx.providers.cpu.program.steps import Only, Step
+from sardonyx.providers.cpu.program.steps import SizeRange, Step
 from sardonyx.providers.cpu.program.variants import Choice, FewSizes, Refusal, Variant
 
 Taken = Callable[[Problem, Analysis], Refusal | None]
@@ -190,7 +190,7 @@ def _refusal(variant: Variant, group: Group, analysis: Analysis) -> Refusal | No
     return variant.supports(group, analysis) or (None if is_forced else variant.pays(group, analysis))
 
 
-def _few(variant: Variant, group: Group, analysis: Analysis) -> tuple[Only, Variant] | None:
+def _few(variant: Variant, group: Group, analysis: Analysis) -> tuple[SizeRange, Variant] | None:
     """The sizes that another variant takes, and that variant."""
     sizes = None if variant.few is None else variant.few.sizes(group, analysis)
     if variant.few is None or sizes is None:

@@ -101,7 +101,7 @@ def _concatenated(constants: Sequence[View]) -> View | None:
     tensors = [v.storage.tensor for v in constants if v.storage.tensor is not None]
     origin = ("concatenated", *((identity(t), *known) for t, known in zip(tensors, sizes, strict=True)))
     shape = (sum(int(v.shape[0]) for v in constants), *(int(d) for d in constants[0].shape[1:]))
-    made = Tensor(constants[0].dtype, shape, fetch, lies=fetch, origin=origin)
+    made = Tensor(constants[0].dtype, shape, fetch, view=fetch, origin=origin)
     return views.dense(Storage("constant", made.dtype, made.size, constants[0].storage.value, made), shape)
 
 

@@ -23,7 +23,7 @@ from sardonyx.providers.cpu.kernels.loops import loop
 from sardonyx.providers.cpu.kernels.split.bf16 import PANEL, STEP, PackedOperand, TiledOperand, step_elements
 from sardonyx.providers.cpu.language.values import bf16, i32
 from sardonyx.providers.cpu.program.analysis import Analysis
-from sardonyx.providers.cpu.program.steps import Only
+from sardonyx.providers.cpu.program.steps import SizeRange
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class _Made:
     columns: Known
     terms: int | None
     """None: as many as wanted."""
-    few: Only | None
+    few: SizeRange | None
     """Sizes for which it is written as numbers only."""
     flags: Known
     flags_panel: Known
@@ -47,7 +47,7 @@ class _TileProduct:
     problem: Problem
     terms: int | None
     """In bf16 terms; None: in int8 slices."""
-    few: Only | None
+    few: SizeRange | None
     """The rows for which it is on vectors."""
 
     @staticmethod

@@ -177,5 +177,5 @@ def _weights(w: View) -> View:
     def fetch() -> Any:
         return np.ascontiguousarray(tensor.peek()).reshape(-1)[first:][:count].astype(np.float32).reshape(shape)
 
-    made = Tensor(f32, shape, fetch, lies=fetch, origin=("wide", identity(tensor), first, shape))
+    made = Tensor(f32, shape, fetch, view=fetch, origin=("wide", identity(tensor), first, shape))
     return views.dense(Storage("constant", f32, count, w.storage.value, made), shape)

@@ -20,7 +20,7 @@ def compiler_version() -> str:
 
 
 def _folder(*, make: bool) -> folders.PrivateFolder | None:
-    folder = folders.usual(make=make)
+    folder = folders.default(make=make)
     return None if folder is None else folders.private(os.path.join(folder.path, "kernels"), make=make)
 
 

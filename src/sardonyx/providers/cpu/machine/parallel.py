@@ -20,7 +20,7 @@ def results(tasks: Iterable[Callable[[], T]], threads: int) -> list[T]:
     with ThreadPoolExecutor(threads) as pool:
         try:
             try:
-                pending = [pool.submit(limits.carried(task)) for task in tasks]
+                pending = [pool.submit(limits.with_current_budget(task)) for task in tasks]
             except RuntimeError as error:
                 raise no_more_threads(error) from None
             return [each.result() for each in pending]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Convolution, Group, Storage, View
-from sardonyx.plan.sizes import Only
+from sardonyx.plan.sizes import SizeRange
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.steps import Packed, Step
 from sardonyx.providers.cpu.program.variants import ANY_KERNEL, Choice, KernelPolicy, Refusal
@@ -90,7 +90,7 @@ class Analysis:
 
 
 def either(
-    few: Only, analysis: Analysis, quick: Callable[[Analysis], list[Step]], other: Callable[[Analysis], list[Step]]
+    few: SizeRange, analysis: Analysis, quick: Callable[[Analysis], list[Step]], other: Callable[[Analysis], list[Step]]
 ) -> list[Step]:
     """Steps for sizes in a range, and others for sizes outside of it.
 

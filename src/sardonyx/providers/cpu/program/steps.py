@@ -10,7 +10,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.lower.check import Check
 from sardonyx.lower.groups import IndirectStorage, Storage, View
-from sardonyx.plan.sizes import Only as Only  # noqa: PLC0414 -- kernels know it as a part of steps
+from sardonyx.plan.sizes import SizeRange as SizeRange  # noqa: PLC0414 -- kernels know it as a part of steps
 from sardonyx.providers.cpu.language.dsl import Spec
 from sardonyx.providers.cpu.program.prepack import Packing
 
@@ -70,7 +70,7 @@ class Step:
     """Whether sizes bound the number of trips."""
     turns: Known = 1
     """How often the step runs in a run of the part."""
-    only: Only | None = None
+    only: SizeRange | None = None
     """The sizes for which it runs; None for all."""
     choice: Choice | None = field(default=None, compare=False, repr=False)
     """Why its kernel carries out the group that it is of, for ``explain()``."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sardonyx.plan.sizes import Only
+from sardonyx.plan.sizes import SizeRange
 
 if TYPE_CHECKING:
     from sardonyx.providers.cpu.program.analysis import Analysis
@@ -33,7 +33,7 @@ def accepts(group: Any, analysis: Analysis) -> Refusal | None:
 class FewSizes:
     """Where only the run tells a size: the sizes that another variant takes."""
 
-    sizes: Callable[[Any, Analysis], Only | None]
+    sizes: Callable[[Any, Analysis], SizeRange | None]
     variants: tuple[str, ...]
     """Those variants, in order of preference; whether they pay is not asked."""
 
@@ -88,7 +88,7 @@ class Choice:
     variant: Variant
     refusals: tuple[tuple[str, str], ...] = ()
     """Variants that would be preferred, and why they were not taken."""
-    few: tuple[Only, Variant] | None = None
+    few: tuple[SizeRange, Variant] | None = None
     """Sizes that another variant takes, where only the run tells."""
     is_part_of_another: bool = False
     """The steps of another group carry out this one too."""

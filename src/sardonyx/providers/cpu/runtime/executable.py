@@ -172,7 +172,7 @@ class CpuExecutable:
                 self._appending.popitem(last=False)
         return found
 
-    def run_again(self, args: Sequence[Any], places: Mapping[int, Array] | None = None) -> list[Any] | None:
+    def run_planned(self, args: Sequence[Any], places: Mapping[int, Array] | None = None) -> list[Any] | None:
         given = []
         for a in args:
             given.append(a.shape)  # noqa: PERF401 a comprehension is a call up to Python 3.11: 0.3 us of 5
@@ -180,7 +180,7 @@ class CpuExecutable:
         shape = self._shapes.get(shapes)
         if shape is None:
             if isinstance(self._other, CpuExecutable) and shapes in self._other._shapes:
-                return self._other.run_again(args, places)
+                return self._other.run_planned(args, places)
             shape = self._bind_within(shapes)
         if shape is None or not shape.is_quick or self._guard is not None:
             return None
@@ -326,7 +326,7 @@ class CpuExecutable:
                 return False
             raise Fail("Exiting due to terminate flag being set to true.")
         if code == Code.LATE:
-            raise Fail("the run reached its deadline") if context is None else context.late()
+            raise Fail("the run reached its deadline") if context is None else context.deadline_error()
         raise self._error(code, step, value)
 
     def _error(self, code: int, step: int, value: int) -> Exception:

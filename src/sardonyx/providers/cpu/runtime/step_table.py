@@ -123,17 +123,17 @@ class StepTable:
     def _measured(self, outputs: Sequence[View]) -> Results:
         """The expressions that make up ``ShapeSizes``."""
         sizes = self.sizes
-        work = sizes.as_long_as(size for s in self.steps for size in (s.flops, s.nbytes))
-        only = tuple(sizes.within(s.only) for s in self.steps if s.only)
-        told: list[tuple[tuple[int, ...], str, int]] = []
+        work = sizes.bit_or(size for s in self.steps for size in (s.flops, s.nbytes))
+        only = tuple(sizes.in_range(s.only) for s in self.steps if s.only)
+        described: list[tuple[tuple[int, ...], str, int]] = []
         for name, v in zip(named(self.outputs), outputs, strict=True):
             shape = tuple(map(sizes.number, v.shape))
-            told.append((shape, name, sizes.product([*shape, sizes.number(v.dtype.itemsize)])))
-        names, most = tuple(range(len(self.binding.names))), sizes.most([nbytes for _, _, nbytes in told])
-        return names, self.extents, work, only, tuple(told), most
+            described.append((shape, name, sizes.product([*shape, sizes.number(v.dtype.itemsize)])))
+        names, most = tuple(range(len(self.binding.names))), sizes.maximum([nbytes for _, _, nbytes in described])
+        return names, self.extents, work, only, tuple(described), most
 
     def _holds(self, check: Check) -> int:
-        return self.sizes.holds(check.size, check.allowed, check.least)
+        return self.sizes.satisfies(check.size, check.allowed, check.least)
 
     def _storage_nbytes(self, storage: Storage) -> Known:
         return known(dims.mul(storage.elements, storage.dtype.itemsize))

@@ -28,7 +28,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, Var, bool_, f32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.analysis import Analysis, either
-from sardonyx.providers.cpu.program.steps import Only, Step
+from sardonyx.providers.cpu.program.steps import SizeRange, Step
 
 KEYS = 128
 """Keys of a block: their scores take 16 KiB for 32 rows, half of a small L1."""
@@ -338,7 +338,7 @@ def steps(group: Attention, analysis: Analysis) -> list[Step]:
         return [*operands.before, *blocked(single if rows <= lanes else several)]
     if not analysis.is_stepwise:
         return [*operands.before, *blocked(several)]
-    few = Only(rows, most=lanes)
+    few = SizeRange(rows, most=lanes)
     return [*operands.before, *either(few, analysis, lambda _: blocked(single), lambda _: blocked(several))]
 
 

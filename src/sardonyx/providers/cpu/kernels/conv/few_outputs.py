@@ -24,15 +24,15 @@ from sardonyx.providers.cpu.kernels.gemm.contraction import multiply_adds
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import DOUBLED, Analysis
-from sardonyx.providers.cpu.program.steps import Only, Ref, Step
+from sardonyx.providers.cpu.program.steps import SizeRange, Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
 MIN_FEW = 8
 """Outputs that count as few on any chip; elsewhere as many as a vector has lanes."""
 
 
-def has_few_outputs(group: Convolution, analysis: Analysis) -> bool | Only:
-    """Whether a convolution has few outputs: always, never, or up to some length of a sequence (``Only``)."""
+def has_few_outputs(group: Convolution, analysis: Analysis) -> bool | SizeRange:
+    """Whether a convolution has few outputs: always, never, or up to some length of a sequence (``SizeRange``)."""
     w = group.w
     if group.groups != 1 or w.storage.tensor is None or not all(isinstance(d, int) for d in (*w.shape, w.offset)):
         return False
@@ -43,13 +43,13 @@ def has_few_outputs(group: Convolution, analysis: Analysis) -> bool | Only:
     least, kernel = dims.product(known), group.window.kernel
     is_sequence = len(kernel) == 1 or (all(n == 1 for n in kernel[:-1]) and len(known) == len(kernel))
     is_open = isinstance(least, int) and least <= most and is_sequence and int(w.storage.elements) <= DOUBLED
-    return Only(outputs, most=most) if is_open else False
+    return SizeRange(outputs, most=most) if is_open else False
 
 
-def few_outputs(group: Convolution, analysis: Analysis) -> Only | None:
+def few_outputs(group: Convolution, analysis: Analysis) -> SizeRange | None:
     """The lengths of a sequence up to which a convolution has few outputs."""
     found = has_few_outputs(group, analysis)
-    return found if isinstance(found, Only) else None
+    return found if isinstance(found, SizeRange) else None
 
 
 def supports(group: Convolution, analysis: Analysis) -> Refusal | None:

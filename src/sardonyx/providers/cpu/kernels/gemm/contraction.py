@@ -22,7 +22,7 @@ from sardonyx.providers.cpu.kernels.gemm.pack import packed_a, packed_b
 from sardonyx.providers.cpu.kernels.split.bf16 import PANEL, is_weight_representable
 from sardonyx.providers.cpu.language.values import bf16, f16, f32, f64, i8, i32, i64, register_dtype, u8, u32, u64
 from sardonyx.providers.cpu.program.analysis import DOUBLED, Analysis
-from sardonyx.providers.cpu.program.steps import Only, Step
+from sardonyx.providers.cpu.program.steps import SizeRange, Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
 SMALL = 1 << 17
@@ -56,14 +56,14 @@ def panels_for_both(p: Problem, analysis: Analysis) -> Matrix | None:
     return split_ahead.panels(p, analysis)
 
 
-def few_rows(p: Problem, analysis: Analysis) -> Only | None:
+def few_rows(p: Problem, analysis: Analysis) -> SizeRange | None:
     """How many rows are too few for tiles, where only the run tells: recurrences often go by the single step."""
     least = amx.LEAST_ROWS[amx.terms(p, analysis)]
     is_recurrent = all(node.op_type in ("LSTM", "GRU", "RNN") for node in p.nodes)
     if least == 1 or isinstance(p.m, int) or p.weight is None:
         return None
     is_small = int(p.b.storage.elements) <= (DOUBLED if is_recurrent or analysis.is_repeated else SMALL)
-    return Only(p.m, most=least - 1) if is_small or panels_for_both(p, analysis) is not None else None
+    return SizeRange(p.m, most=least - 1) if is_small or panels_for_both(p, analysis) is not None else None
 
 
 def few_rows_steps(p: Problem, analysis: Analysis) -> list[Step]:
