@@ -83,6 +83,6 @@ def test_a_defect_in_a_run_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, ti
         raise IndexError("tuple index out of range")
 
     monkeypatch.setattr(session._sess._engine, "run", broken)
-    monkeypatch.setattr(session._sess, "_quick", broken if times > 1 else None)
+    monkeypatch.setattr(session._sess, "_planned", broken if times > 1 else None)
     with pytest.raises(EngineError, match="the run failed with IndexError"):
         session.run(None, {"X": X})

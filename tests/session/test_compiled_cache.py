@@ -245,7 +245,7 @@ def test_kinds_that_cannot_be_kept_are_left_to_the_model(
 ) -> None:
     monkeypatch.setattr(compiled_cache.SpecializationEntries, "write", lambda *_: None)
     _, given, built, session = kept_of("pieces", tmp_path)
-    for _ in range(compiled_cache.MAX_NEEDED + 2):
+    for _ in range(compiled_cache.MAX_MODEL_RUNS + 2):
         assert equal(session.run(None, given), built.run(None, given))
     assert not list(folder.glob("*-*.start"))
 

@@ -184,10 +184,10 @@ def fail(x: np.ndarray) -> np.ndarray:
     [
         (fail, "no such thing"),
         (write, "read-only"),
-        (lambda x: x.astype(np.float64), r"gave another type than infer.*f32\[2\].*float64"),
-        (lambda x: x[:1], r"gave another type than infer.*float32\[1\]"),
+        (lambda x: x.astype(np.float64), r"returned a type other than inferred.*f32\[2\].*float64"),
+        (lambda x: x[:1], r"returned a type other than inferred.*float32\[1\]"),
         (lambda x: (x, x), "another number of outputs"),
-        (lambda x: "text", "no array"),
+        (lambda x: "text", "did not return an array"),
     ],
 )
 def test_what_goes_wrong_in_a_run_names_the_node(fn: Any, message: str) -> None:

@@ -18,7 +18,7 @@ from sardonyx.errors import Fail, InvalidArgument, ModelLoadCanceled, NotImpleme
 from sardonyx.providers.cpu import CpuProvider
 from sardonyx.providers.cpu.runtime.team import IDLE_US, SPIN_US
 from sardonyx.session import config_keys, environment, log
-from sardonyx.session.processor import cpu_providers
+from sardonyx.session.cpu_options import cpu_providers
 from tests.session.models import CHAIN, MATMUL, MUL, X, model, serialized
 
 DEFAULTS = {

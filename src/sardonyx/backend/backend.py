@@ -17,7 +17,7 @@ from sardonyx.session.options import Option, SessionOptions
 from sardonyx.session.session import InferenceSession
 
 FILE_OPTIONS = frozenset({"enable_profiling", "optimized_model_filepath", "profile_file_prefix"})
-"""Options that write files; a model's tester must not set them through keyword arguments."""
+"""Options that write files; they cannot be set through keyword arguments."""
 ALLOWED_OPTIONS = frozenset(n for n, v in vars(SessionOptions).items() if isinstance(v, Option)) - FILE_OPTIONS
 
 
@@ -43,7 +43,9 @@ class SardonyxBackend(Backend):
 
     @classmethod
     def prepare(cls, model: Any, device: str | None = None, **kwargs: Any) -> SardonyxBackendRep:
-        """A model, whatever a session takes, ready to run; also a session, or what was prepared before."""
+        """A model, in any form that a session takes, ready to run. A session or a prepared model is returned as it
+        is.
+        """
         if isinstance(model, SardonyxBackendRep):
             return model
         if device is not None and not cls.supports_device(device):
@@ -94,7 +96,7 @@ class SardonyxBackend(Backend):
 
 
 def set_allowed(options: Any, settings: Mapping[str, Any], allowed: frozenset[str]) -> None:
-    """Set the options among keyword arguments that may be set so; refuse other options, pass over the rest."""
+    """Set those options among the keyword arguments that are allowed; refuse other options, ignore other arguments."""
     for name, value in settings.items():
         if name in allowed:
             setattr(options, name, value)

@@ -20,7 +20,7 @@ class SardonyxBackendRep(BackendRep):
         self._session = session
 
     def run(self, inputs: Any, **kwargs: Any) -> list[Any]:  # type: ignore[override]  # a list, as onnxruntime gives
-        """All outputs; ``inputs`` is a list in the model's order, or the one input of a model with one."""
+        """All outputs; ``inputs`` is a list in the model's order, or the only input."""
         from sardonyx.backend.backend import set_allowed
 
         options = RunOptions()

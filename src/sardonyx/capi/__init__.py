@@ -1,1 +1,1 @@
-"""onnxruntime's ``capi`` package: the same modules, so that imports from them keep working."""
+"""onnxruntime's ``capi`` package, with the same modules, so that imports from them work."""

@@ -1,1 +1,1 @@
-"""Libraries that must be loaded first: none."""
+"""onnxruntime's module of this name: libraries to load first. There are none."""

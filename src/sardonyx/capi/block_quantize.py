@@ -1,7 +1,9 @@
-"""Block-wise weight quantization, as onnxruntime's quantizers call it: results are written into the caller's arrays.
+"""Block-wise weight quantization with the interface of onnxruntime's quantizers: results are written into the caller's
+arrays.
 
-A block is a run of rows of one column. Symmetric: the value of largest magnitude becomes the lowest code, so that a
-scale may be negative, and the zero point is the middle code. Otherwise the codes span the block's values and zero.
+A block consists of consecutive rows of one column. Symmetric: the value of largest magnitude becomes the lowest code,
+so the scale may be negative, and the zero point is the middle code. Asymmetric: the codes span the block's values and
+zero.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from sardonyx.normalize.microsoft.blockwise import FP4, NF4
 Array = np.ndarray[Any, Any]
 F32 = np.float32
 FP4_BORDERS = (0.00260417, 0.0859375, 0.20833333, 0.29166667, 0.4166667, 0.583333, 0.8333333)
-"""Between the magnitudes of FP4, in bitsandbytes' digits: ties depend on them."""
+"""Midpoints between the magnitudes of FP4, with bitsandbytes' decimals: ties depend on them."""
 
 
 def quantize_matmul_2bits(*args: Any) -> None:
@@ -44,7 +46,7 @@ def _quantize_columns(
 ) -> None:
     """MatMulNBits' layout: codes [n, blocks, bytes], scales [n, blocks], zero points [n, bytes], packed low bits first.
 
-    The zero point is added before rounding, in one step with the product as a fused multiply-add does it.
+    The zero point is added before rounding, in a fused multiply-add with the product.
     """
     _require_contiguous(dst, scale, zero_points)
     blocks = _blocks(src, block, n, k)
@@ -81,7 +83,9 @@ def _quantize_rows(
 
 
 def quantize_matmul_bnb4(dst: Array, src: Array, absmax: Array, block: int, quant_type: int, n: int, k: int) -> None:
-    """bitsandbytes' four bits: a table of sixteen reals, scaled by each block's largest magnitude; high bits first."""
+    """bitsandbytes' 4-bit codes: a table of sixteen reals, scaled by each block's largest magnitude; high bits
+    first.
+    """
     if quant_type not in (0, 1):
         raise InvalidArgument("quant_type is 0 for FP4, 1 for NF4", got=quant_type)
     _require_contiguous(dst, absmax)
@@ -118,7 +122,7 @@ def _require_contiguous(*targets: Array) -> None:
 
 
 def _blocks(src: Array, block: int, n: int, k: int) -> Array:
-    """The first ``k`` rows as [blocks, block, n] floats; the last block is filled up with zeros."""
+    """The first ``k`` rows as [blocks, block, n] floats; the last block is padded with zeros."""
     if block <= 0 or src.ndim != 2 or src.shape[1] != n or src.shape[0] < k:
         raise InvalidArgument(
             "the weights do not have the stated size", expected=f"[{k}, {n}] in blocks of {block}", got=list(src.shape)
@@ -127,7 +131,7 @@ def _blocks(src: Array, block: int, n: int, k: int) -> Array:
 
 
 def _grid(blocks: Array, dtype: Any, bits: int, symmetric: bool) -> tuple[Array, Array]:
-    """Each block's scale, rounded to the type it is stored in, and zero point; zero is always among the values."""
+    """Each block's scale, rounded to its storage type, and zero point. Zero counts as one of the values."""
     low, high = blocks.min(axis=1, initial=0), blocks.max(axis=1, initial=0)
     if symmetric:
         middle = 2 ** (bits - 1)
@@ -147,7 +151,7 @@ def _inverse(steps: Array) -> Array:
 
 
 def _rounded(x: Array) -> Array:
-    """Halves away from zero."""
+    """Rounds halves away from zero."""
     wide = x.astype(np.float64)
     whole: Array = np.copysign(np.floor(np.abs(wide) + 0.5), wide)
     return whole
@@ -158,7 +162,7 @@ def _clipped(x: Array, lowest: int, highest: int) -> Array:
 
 
 def _store(dst: Array, codes: Array, bits: int, *, count: int) -> None:
-    """Pack the first ``count`` codes of each row, low bits first; the codes that follow fill up the last byte."""
+    """Pack the first ``count`` codes of each row, low bits first; further codes pad the last byte."""
     per_byte = 8 // bits
     nbytes = -(-count // per_byte)
     fields = codes[:, : nbytes * per_byte].astype(np.uint8) & np.uint8(2**bits - 1)

@@ -1,4 +1,4 @@
-"""The package that this one stands in for."""
+"""The name and version of the onnxruntime package that this one replaces."""
 
 from sardonyx.session.environment import API_VERSION
 

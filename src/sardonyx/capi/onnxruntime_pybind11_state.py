@@ -1,4 +1,4 @@
-"""onnxruntime's binary module of this name: the exceptions, and the objects beneath the public ones."""
+"""onnxruntime's binary module of this name: the exceptions, and the native objects behind the public ones."""
 
 from types import SimpleNamespace as _SimpleNamespace
 

@@ -6,11 +6,11 @@ from sardonyx.capi.build_and_package_info import __version__, package_name
 
 
 def check_distro_info() -> None:
-    """Every system with Python and numpy will do."""
+    """No-op: every system with Python and numpy is supported."""
 
 
 def get_package_name_and_version_info() -> tuple[str, str, str]:
-    """Package, version, and the CUDA it was built with, which is none."""
+    """Package, version, and CUDA version, which is empty."""
     return package_name, __version__, ""
 
 

@@ -1,4 +1,4 @@
-"""What operators there are: their schemas, and the kernels that the CPU provider has for them."""
+"""Operator schemas, and the kernels that the CPU provider has for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class KernelDef:
 
 
 def get_all_operator_schema() -> list[Any]:
-    """Every operator of every version, as onnx describes them."""
+    """Every version of every operator, as onnx describes them."""
     import onnx
 
     return list(onnx.defs.get_all_schemas_with_history())

@@ -1,4 +1,4 @@
-"""Which runtimes of Windows the binaries were built with: there are no binaries."""
+"""onnxruntime's module of this name: Windows runtimes of its binaries. There are no binaries here."""
 
 use_cuda = False
 vs2019 = False

@@ -1,4 +1,4 @@
-"""The example models that onnxruntime's documentation uses, made on the spot."""
+"""The example models of onnxruntime's documentation, generated on first use."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _sigmoid() -> bytes:
 
 
 def _logreg() -> bytes:
-    """Logistic regression on two features of the iris, with a map of probabilities for output."""
+    """Logistic regression on two features of the iris, with a map of probabilities as output."""
     from onnx import TensorProto, helper
 
     weights = [0.38574114, 1.3805406, -2.13145, -0.9928048, 0.6427745, -1.7489388]

@@ -1,1 +1,1 @@
-"""Runs a graph with numpy: the reference provider, constant folding and checking are thin users of it."""
+"""Runs a graph with numpy. The reference provider, constant folding and the checks of rewrites use it."""

@@ -1,4 +1,4 @@
-"""Which function runs a node: our meaning, a control-flow kernel, or onnx's reference operator."""
+"""Finds the function that runs a node: our own, a control-flow kernel, or onnx's reference operator."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sardonyx.ops.random import stream
 
 
 def bind(node: Node, body: Callable[[Graph], Body] | None = None) -> tuple[Kernel, Sequence[Value], bool]:
-    """The kernel of a node in normal form, what it reads beside its inputs, and whether it takes the context.
+    """A normalized node's kernel, the values that it reads besides its inputs, and whether it takes the run context.
 
-    ``body`` makes a subgraph ready to run; by default, every node of it by numpy.
+    ``body`` compiles a subgraph; by default, all its nodes run by numpy.
     """
     maker = control.KERNELS.get(node.op_type) if not node.domain else None
     if maker is not None:
@@ -41,12 +41,12 @@ def bind(node: Node, body: Callable[[Graph], Body] | None = None) -> tuple[Kerne
 
 
 def compile_graph(graph: Graph) -> Program:
-    """A graph, with every subgraph below it, made ready to run."""
+    """Compile a graph and all its subgraphs to numpy programs."""
     return program_of(graph, bind)
 
 
 def is_runnable(node: Node) -> bool:
-    """Whether some function means this operator."""
+    """Whether numpy can run this operator."""
     if not node.domain and node.op_type in control.KERNELS:
         return True
     return registry.find(node.domain, node.op_type) is not None or fallback.exists(node.domain, node.op_type)

@@ -1,4 +1,4 @@
-"""What one run carries with it: the cancel flag, the deadline, and the profile."""
+"""The context of a run: cancel flag, deadline, memory budget and profile."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sardonyx.limits import Budget
 
 
 class Held(NamedTuple):
-    """Memory of the caller's that holds an input and has room behind it along ``axis``, where an output is to be.
+    """A caller's buffer that holds an input and has room to append along ``axis``; an output is to be written there.
 
-    Input and output go by their numbers. The input's array is a window of ``memory`` that begins where it does; an
-    output that is the input with more behind it may be written in place, and is given back as such a window too.
+    Input and output are given by index. The input's array is a view of the start of ``memory``. An output that extends
+    the input may be written in place and is then returned as such a view.
     """
 
     input: int
@@ -23,11 +23,11 @@ class Held(NamedTuple):
     memory: Any
 
     def window(self, size: int) -> Any:
-        """The first ``size`` along the axis."""
+        """The first ``size`` elements along the axis."""
         return self.memory[(slice(None),) * self.axis + (slice(size),)]
 
     def window_for(self, shape: tuple[int, ...]) -> Any:
-        """What an output of this shape takes; there must be room for it."""
+        """The view that an output of this shape occupies; it must fit."""
         room, axis = self.memory.shape, self.axis
         if shape[:axis] != room[:axis] or shape[axis + 1 :] != room[axis + 1 :] or shape[axis] > room[axis]:
             raise InvalidArgument("a state has no room for what is appended", expected=list(room), got=list(shape))
@@ -35,7 +35,7 @@ class Held(NamedTuple):
 
 
 class RunContext:
-    """One caller's run. ``stop`` may be set from another thread; it is looked at between steps."""
+    """The context of one run. ``stop`` may be set from another thread; it is checked between steps."""
 
     __slots__ = ("_stop", "_watched", "budget", "deadline", "held", "places", "record")
 
@@ -50,14 +50,16 @@ class RunContext:
         self._watched: tuple[Any, int] | None = None
         self.deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self.budget: Budget | None = None
-        """What an untrusted model has left."""
+        """The limits of an untrusted model; None if the model is trusted."""
         if budget is not None:
             self.bound(budget)
         self.record = record
-        """Called as ``record(node, start_ns, end_ns, inputs, outputs)`` after each step, when given."""
+        """If given, called as ``record(node, start_ns, end_ns, inputs, outputs)`` after each step."""
 
         self.places: Mapping[int, Any] = {}
-        """Arrays of the caller's that outputs, by number, may be written into; whoever does gives back that array."""
+        """Caller's arrays that outputs, by index, may be written into; an output written there is returned as that
+        array.
+        """
 
         self.held: tuple[Held, ...] = ()
         """States that a run may append to in place."""
@@ -74,17 +76,17 @@ class RunContext:
             watched[0][watched[1]] = 1
 
     def bound(self, budget: Budget) -> None:
-        """Have a budget bound the run."""
+        """Apply a budget to the run."""
         self.budget = budget
         self.deadline = budget.deadline if self.deadline is None else min(self.deadline, budget.deadline)
 
     @property
     def is_unobserved(self) -> bool:
-        """Whether the run is not profiled, has no deadline and was not cancelled: nothing but its results is asked."""
+        """Whether the run has no profile and no deadline and was not cancelled, so that only its results matter."""
         return self.record is None and self.deadline is None and not self._stop
 
     def watch(self, words: Any, i: int) -> None:
-        """While native code runs, ``stop`` is told to it through a word of memory."""
+        """While native code runs, mirror ``stop`` to a word of memory that the code reads."""
         self._watched = (words, i)
         if self._stop:
             words[i] = 1
@@ -93,12 +95,12 @@ class RunContext:
         self._watched = None
 
     def check(self) -> None:
-        """Raise if the run was cancelled or is late."""
+        """Raise if the run was cancelled or has passed its deadline."""
         if self.stop:
             raise Fail("Exiting due to terminate flag being set to true.")
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise self.deadline_error()
 
     def deadline_error(self) -> Fail:
-        """The error of a run that has passed its deadline."""
+        """The error for a passed deadline."""
         return Fail("the run reached its deadline") if self.budget is None else self.budget.deadline_error()

@@ -1,6 +1,6 @@
-"""If, Loop, Scan and SequenceMap: bodies are programs made once and run as often as needed.
+"""If, Loop, Scan and SequenceMap. Bodies are compiled once and run once per trip.
 
-A kernel gets the node's inputs and then, body by body, the values that each body captures.
+A kernel gets the node's inputs, followed by the values that each body captures, body by body.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from sardonyx.ops import registry
 from sardonyx.ops.limits import check_nbytes
 
 ENDLESS = 2**31
-"""Trips from which a loop that nothing can end early is refused: it would run for hours."""
+"""A loop with this many trips and no way to end early is refused: it would run for hours."""
 
 
 class Body(Protocol):
-    """A subgraph that is ready to run; what it captures comes after its inputs."""
+    """A compiled subgraph; its captures follow its inputs."""
 
     inputs: tuple[Value, ...]
 
@@ -94,9 +94,9 @@ def make_loop(node: Node, bodies: Bodies) -> Kernel:
 
 
 def condition_varies(graph: Graph, states: int) -> bool:
-    """Whether a Loop's condition, once true after a trip, can become false: it reads something that a trip changes."""
+    """Whether a Loop's condition can become false after a trip left it true: it depends on something that changes."""
     pairs = zip(graph.inputs[2:], graph.outputs[1 : states + 1], strict=False)
-    changing = {graph.inputs[0], *(before for before, after in pairs if _behind_identities(after) is not before)}
+    changing = {graph.inputs[0], *(before for before, after in pairs if _skip_identities(after) is not before)}
     todo: list[Value] = [graph.outputs[0]]
     seen: set[Value] = set()
     while todo:
@@ -188,7 +188,7 @@ def make_sequence_map(node: Node, bodies: Bodies) -> Kernel:
     return run
 
 
-def _behind_identities(value: Value) -> Value:
+def _skip_identities(value: Value) -> Value:
     while value.producer is not None and value.producer.op_type == "Identity":
         source = value.producer.inputs[0]
         assert source is not None
@@ -204,7 +204,7 @@ def _single(node: Node, bodies: Bodies) -> tuple[Graph, Body]:
 
 
 def _carried(before: list[Any], after: list[Any]) -> list[Any]:
-    """What a trip made of the values that are carried, each of the kind and element type that it was."""
+    """The loop-carried values after a trip, checked to have the kind and element type that they had before."""
     for i, (old, new) in enumerate(zip(before, after, strict=True)):
         if old is not None and getattr(old, "dtype", None) != getattr(new, "dtype", None):
             raise InvalidArgument(
@@ -217,7 +217,7 @@ def _carried(before: list[Any], after: list[Any]) -> list[Any]:
 
 
 def _collected(rows: list[Any], row: Any) -> int:
-    """The bytes of one more row of a scan output, which has the shape of the others."""
+    """The bytes of one more row of a scan output, which must have the shape of the other rows."""
     if rows and row.shape != rows[0].shape:
         raise InvalidArgument(
             f"a scan output changes its shape in iteration {len(rows)}", expected=rows[0].shape, got=row.shape
@@ -227,7 +227,7 @@ def _collected(rows: list[Any], row: Any) -> int:
 
 
 def _stacked(rows: list[Any], type_: Any) -> Any:
-    """Scan outputs along a new first axis; without a trip, as much of the shape as the body's types tell."""
+    """Scan outputs stacked along a new first axis. Without trips, the shape comes from the body's types."""
     if rows:
         return np.stack(rows)
     dims = type_.shape if isinstance(type_, TensorType) and type_.shape is not None else ()

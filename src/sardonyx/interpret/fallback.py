@@ -1,4 +1,4 @@
-"""onnx's reference operators as kernels, for operators that have no meaning of ours."""
+"""onnx's reference operators as kernels, for operators that Sardonyx does not implement itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sardonyx.ops.infer import OPSETS
 
 
 def _evaluator() -> Any:
-    """A reference evaluator of an empty graph: the door to onnx's table of operators."""
+    """A reference evaluator of an empty graph, which gives access to onnx's table of operators."""
     from onnx.reference import ReferenceEvaluator
 
     return ReferenceEvaluator(
@@ -29,7 +29,7 @@ def _evaluator() -> Any:
 
 @cache
 def exists(domain: str, op_type: str) -> bool:
-    """Whether onnx has an executable meaning for an operator."""
+    """Whether onnx has a reference implementation of an operator."""
     if domain not in OPSETS:
         return False
     from onnx.reference import op_run
@@ -38,13 +38,13 @@ def exists(domain: str, op_type: str) -> bool:
         _evaluator()._load_impl(onnx.NodeProto(op_type=op_type, domain=domain))
     except op_run.RuntimeContextError:
         return True
-    except Exception:  # onnx signals an unknown operator by several kinds of errors
+    except Exception:  # onnx raises different errors for unknown operators
         return False
     return True
 
 
 def kernel(node: Node) -> Kernel:
-    """The reference operator of a node, made once."""
+    """The reference operator of a node, instantiated once."""
     if not exists(node.domain, node.op_type):
         raise NotImplemented(
             f"no meaning is known for operator {node.domain or 'ai.onnx'}.{node.op_type}",
@@ -59,13 +59,13 @@ def kernel(node: Node) -> Kernel:
         cls = evaluator._load_impl(proto)
     except op_run.RuntimeContextError:
         if any(v is not None and v.type is None for v in node.inputs):
-            return _late(evaluator, proto)
+            return _deferred(evaluator, proto)
         cls = evaluator._load_impl(proto, [to_proto(v.type) for v in node.inputs if v is not None])
     return _call(cls(proto, _params(evaluator)))
 
 
-def _late(evaluator: Any, proto: onnx.NodeProto) -> Kernel:
-    """A node whose body depends on types that only a run tells."""
+def _deferred(evaluator: Any, proto: onnx.NodeProto) -> Kernel:
+    """A kernel whose reference body depends on types that are known only in a run."""
     made: dict[Any, Kernel] = {}
 
     def run(*args: Any) -> Any:

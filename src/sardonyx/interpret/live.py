@@ -1,4 +1,4 @@
-"""The memory of the values of a run that a budget bounds: arrays are counted by who owns their elements."""
+"""Counts the memory of live values against a run's budget. Arrays count once per owner of their elements."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 from sardonyx.limits import Budget
 
 TEXT_NBYTES = 56
-"""What Python takes for a string, beside its characters."""
+"""Overhead of a Python string object."""
 
 
 class Live:
-    """Counts, against a budget, memory that the steps of one program have made and that something still refers to."""
+    """Counts, against a budget, the live memory that one program's steps have allocated."""
 
     def __init__(self, budget: Budget, given: Iterable[Any]) -> None:
-        """``given`` are counted by whoever made them."""
+        """``given`` were counted by whoever made them, so they are not counted again."""
         self._budget, self._before = budget, budget.held_nbytes
         self._owners: dict[int, list[Any]] = {id(o): [o, 1, 0] for value in given for o in _owners(value)}
 
     def add(self, value: Any) -> None:
-        """A value is live; UntrustedRefusal if there is no room for it."""
+        """Count a new value; UntrustedRefusal if it exceeds the budget."""
         for owner in _owners(value):
             found = self._owners.setdefault(id(owner), [owner, 0, -1])
             found[1] += 1
@@ -31,7 +31,7 @@ class Live:
                 self._budget.hold(found[2], "the values of a run take too much memory")
 
     def drop(self, value: Any) -> None:
-        """A value is live no more."""
+        """The value is no longer used."""
         for owner in _owners(value):
             found = self._owners.get(id(owner))
             if found is not None:
@@ -41,23 +41,23 @@ class Live:
                     del self._owners[id(owner)]
 
     def end(self) -> None:
-        """The program is over: whoever asked for its results counts them."""
+        """The program is over; its caller counts the results."""
         self._budget.held_nbytes = self._before
 
 
 class HeldValues:
-    """Counts, against a budget if there is one, what a control-flow node keeps from trip to trip."""
+    """Counts the values that a loop or a chain of parts holds, against a budget if there is one."""
 
     def __init__(self, budget: Budget | None) -> None:
         self._budget = budget
         self._before = 0 if budget is None else budget.held_nbytes
 
     def set(self, values: Iterable[Any], collected_nbytes: int = 0) -> None:
-        """These values, and rows collected so far."""
+        """Count these values and the rows collected so far, in place of what was counted before."""
         if self._budget is not None:
             self._budget.held_nbytes = self._before
             held = collected_nbytes + sum(map(nbytes_of, values))
-            self._budget.hold(held, "what a loop keeps between its trips takes too much memory")
+            self._budget.hold(held, "the values held between trips or parts take too much memory")
 
     def release(self) -> None:
         if self._budget is not None:
@@ -78,7 +78,7 @@ def _owners(value: Any) -> Iterator[Any]:
 
 
 def nbytes_of(value: Any) -> int:
-    """Memory of a value, of text and maps about."""
+    """Memory of a value; for strings and maps an estimate."""
     if isinstance(value, np.ndarray):
         if value.dtype == object:
             return value.nbytes + sum(TEXT_NBYTES + len(s) for s in value.flat if isinstance(s, str))

@@ -1,8 +1,7 @@
 """A graph as a flat list of steps over numbered slots.
 
-Everything that does not depend on the data is decided here once: which function runs a node, where its inputs and
-outputs lie, and after which step a value is dropped. A subgraph is a program of its own whose captures are further
-inputs.
+Everything that does not depend on the data is decided once: which function runs a node, the slots of its inputs and
+outputs, and after which step a value is freed. A subgraph is a program of its own whose captures are further inputs.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from sardonyx.interpret.live import Live
 from sardonyx.ir.graph import Graph, Node, Value
 
 Kernel = Callable[..., Any]
-"""Takes a node's input values, returns its outputs: one value, or a tuple of them."""
+"""From a node's input values to its outputs: one value, or a tuple of them."""
 
 ABSENT = 0
-"""The slot of an input that is left out; it always holds None."""
+"""The slot of an omitted input; it always holds None."""
 
 
 class Step(NamedTuple):
@@ -31,13 +30,13 @@ class Step(NamedTuple):
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     drops: tuple[int, ...]
-    """Slots that nobody reads after this step."""
+    """Slots that are not read after this step."""
     takes_context: bool
     node: Node
 
 
 class Program:
-    """Runs the nodes of a graph, or a part of them, in order."""
+    """Runs the nodes of a graph, or of a part, in order."""
 
     def __init__(
         self,
@@ -46,7 +45,9 @@ class Program:
         outputs: Sequence[Value],
         bind: Callable[[Node], tuple[Kernel, Sequence[Value], bool]],
     ) -> None:
-        """``bind`` gives a node's kernel, the values it reads beside its inputs, and whether it takes the context."""
+        """``bind`` returns a node's kernel, the values that it reads besides its inputs, and whether it takes the
+        context.
+        """
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self._slots: dict[Value, int] = {}
         self._constants: list[tuple[int, Value]] = []
@@ -117,7 +118,7 @@ class Program:
                 if record is not None:
                     record(step.node, start, time.perf_counter_ns(), args, result)
                 for slot, value in zip(step.outputs, result, strict=False):
-                    frame[slot] = value if type(value) is np.ndarray else _plain(value)
+                    frame[slot] = value if type(value) is np.ndarray else _unwrapped(value)
                 if live is not None:
                     for slot in step.outputs:
                         live.add(frame[slot])
@@ -130,7 +131,7 @@ class Program:
             raise located(e, step.node, [frame[i] for i in step.inputs]) from e
 
 
-def _plain(value: Any) -> Any:
+def _unwrapped(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, np.generic | int | float | bool) else value
 
 
@@ -148,7 +149,7 @@ def _last_uses(read: list[tuple[int, ...]], made: list[tuple[int, ...]], keep: s
 
 
 def located(error: Exception, node: Node, args: list[Any]) -> Exception:
-    """The error as one of ours, saying which node it comes from and what the node was given."""
+    """The error as a SardonyxError that names the node and describes its inputs."""
     if isinstance(error, SardonyxError):
         if error.where is None:
             error.where = node.label
@@ -174,6 +175,6 @@ def describe(value: Any) -> str:
 
 
 def program_of(graph: Graph, bind: Callable[[Node], tuple[Kernel, Sequence[Value], bool]]) -> Program:
-    """A program for a whole graph; a subgraph's captures come after its inputs."""
+    """A program for a whole graph; a subgraph's captures follow its inputs."""
     captured = [v for v in graph.captures() if not v.is_const] if graph.parent is not None else []
     return Program(graph.nodes, [*graph.inputs, *captured], graph.outputs, bind)

@@ -1,4 +1,4 @@
-"""Serialization of numpy programs: plain values and arrays, from which they are made again without the graph."""
+"""Serialization of numpy programs to plain values and arrays; deserialization needs no graph."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ PLAIN = (type(None), bool, int, float, str, bytes)
 
 
 class NotSerializable(Exception):
-    """Why something cannot be serialized."""
+    """The reason why something cannot be serialized."""
 
 
 class ModelNeeded(Exception):
-    """A run needs more than was serialized: the model has to be loaded and run."""
+    """A run needs more than was serialized: the model must be loaded."""
 
 
 def serialize(program: Program) -> tuple[dict[str, Any], list[Any]]:
-    """Plain values, and the constants."""
+    """A program as plain values, and its constants."""
     plain = {
         "steps": [(_function(s), s.inputs, s.outputs, s.drops, s.node.label) for s in program.steps],
         "constants": [slot for slot, _ in program._constants],
@@ -36,7 +36,7 @@ def serialize(program: Program) -> tuple[dict[str, Any], list[Any]]:
 
 
 def _function(step: Step) -> tuple[str, str, dict[str, Any]]:
-    """The meaning of an operator by where it is written, and its attributes."""
+    """The function of a step by module and name, with its attributes."""
     kernel, attrs = (step.kernel.func, step.kernel.keywords) if isinstance(step.kernel, partial) else (step.kernel, {})
     module, name = getattr(kernel, "__module__", ""), getattr(kernel, "__name__", "")
     if not module.startswith(MEANINGS) or getattr(import_module(module), name, None) is not kernel:
@@ -51,7 +51,7 @@ def _is_serializable(value: Any) -> bool:
 
 
 class DeserializedProgram(Program):
-    """Runs nodes of which only the labels are here."""
+    """A program whose nodes are known by their labels only."""
 
     def __init__(self, plain: dict[str, Any], arrays: Sequence[Any]) -> None:
         self._fed, self._given = plain["fed"], plain["given"]

@@ -1,4 +1,4 @@
-"""A program of one node that makes maps: what most classifiers of ai.onnx.ml end in."""
+"""A program of a single node that returns maps: the last part of most ai.onnx.ml classifiers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sardonyx.interpret.program import Program, located
 
 
 class Single:
-    """Runs it. Maps share memory with nothing, so that a run needs neither a frame nor a copy."""
+    """Runs such a program. Maps share no memory, so a run needs neither a frame nor copies."""
 
     def __init__(self, program: Program) -> None:
         self.program = program

@@ -1,7 +1,7 @@
-"""How long numpy takes for a node, about: a call of it cannot be interrupted, so that it is estimated before.
+"""Estimates of how long numpy takes for a node. A numpy call cannot be interrupted, so work is estimated beforehand.
 
-Estimates are of a slow core and on the high side. They tell seconds from hours; what they let pass is bounded by the
-deadline, which is looked at after every node.
+Estimates are for a slow core and on the high side: they separate seconds from hours. The deadline, checked after every
+node, bounds what passes.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from sardonyx.ir.graph import Node
 
 CALL_S = 20e-6
 ELEMENT_S, TEXT_S, CHARACTER_S = 10e-9, 2e-6, 0.1e-6
-"""For an element of an input; for one that is an object of Python's, and a character of it."""
+"""Seconds per element of an input, per Python object, and per character of one."""
 FLOAT_FLOPS, OTHER_FLOPS = 4e9, 3e8
-"""Operations in a second: numpy multiplies matrices of other types than floats without a library."""
+"""Operations per second: numpy has no BLAS for matrices of types other than floats."""
 
 Args = Sequence[Any]
 Estimate = Callable[[Node, Args], float]
 
 
 def seconds(node: Node, args: Args) -> float:
-    """About how long a node takes with these inputs."""
+    """Estimated time of a node with these inputs."""
     estimate = None if node.domain not in ("", "ai.onnx.ml", "com.microsoft") else ESTIMATES.get(node.op_type)
     try:
         more = 0.0 if estimate is None else estimate(node, args)
     except (ValueError, IndexError, AttributeError, TypeError, ZeroDivisionError, OverflowError):
-        more = 0.0  # inputs of a wrong shape or type: the operator says so
+        more = 0.0  # wrong shapes or types are reported by the operator
     return CALL_S * (1 + len(args)) + more + sum(map(_reading_s, args))
 
 
@@ -62,7 +62,7 @@ def _gemm(node: Node, args: Args) -> float:
 
 
 def _window(node: Node, args: Args, shape: Sequence[int]) -> float:
-    """Places of a window."""
+    """Elements of a window."""
     rank = len(shape)
     strides = node.attrs.get("strides") or [1] * rank
     pads = node.attrs.get("pads") or [0] * (2 * rank)
@@ -145,7 +145,7 @@ def _dft(node: Node, args: Args) -> float:
 
 
 def _sampled(node: Node, args: Args) -> float:
-    """GridSample, RoiAlign: what is sampled is not what is read."""
+    """GridSample and RoiAlign: the work depends on the samples, not on the size of the image."""
     return float(30 * args[1].size * (args[0].shape[1] if args[0].ndim > 1 else 1) * ELEMENT_S)
 
 
@@ -167,12 +167,12 @@ def _pattern(node: Node, args: Args) -> float:
 
 
 def _text_made(node: Node, args: Args) -> float:
-    """A Cast: to or from strings, element by element."""
+    """Casts to or from strings, element by element."""
     return float(args[0].size * TEXT_S) if node.attrs.get("to") == 8 else 0.0
 
 
 def _by_element(node: Node, args: Args) -> float:
-    """Loops of Python's over the elements."""
+    """Python loops over the elements."""
     return float(sum(a.size for a in args if isinstance(a, np.ndarray)) * TEXT_S)
 
 

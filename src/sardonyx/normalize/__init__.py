@@ -1,5 +1,5 @@
-"""Brings every node to one form, so that what comes after sees one version of each operator."""
+"""Rewrites every node to the newest version of its operator, so that later stages see only that version."""
 
-from sardonyx.normalize.run import lowest_opset, normalize, settle
+from sardonyx.normalize.run import lowest_opset, normalize, unify_opsets
 
-__all__ = ["lowest_opset", "normalize", "settle"]
+__all__ = ["lowest_opset", "normalize", "unify_opsets"]

@@ -1,4 +1,4 @@
-"""What rewrites have in common: reading constants, and moving attributes to inputs."""
+"""Helpers of rewrites: reading constants, moving attributes to inputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = np.ndarray[Any, Any]
 
 
 def constant(value: Value | None) -> Array | None:
-    """The elements of a value that is known now: an initializer, or what a Constant node makes."""
+    """The elements of a value that is known at load time: an initializer or a Constant node's output."""
     if value is None:
         return None
     if value.is_const:
@@ -33,7 +33,7 @@ def constant(value: Value | None) -> Array | None:
 
 
 def required(node: Node, i: int) -> Value:
-    """Input ``i``, which the operator cannot do without."""
+    """Input ``i``; InvalidGraph if it is missing."""
     value = node.input(i)
     if value is None:
         raise InvalidGraph(f"input {i} of {node.op_type} is missing", where=node.label)
@@ -60,14 +60,14 @@ def rank_of(op: Builder, x: Value) -> Any:
 
 
 def put_input(node: Node, i: int, value: Value | None) -> None:
-    """Set input ``i``, leaving out the optional inputs between the last one and it."""
+    """Set input ``i``; optional inputs between the last one and it are left out."""
     while len(node.inputs) <= i:
         node.add_input(None)
     node.set_input(i, value)
 
 
 def ints_to_input(op: Builder, node: Node, name: str, i: int, *, optional: bool = False) -> None:
-    """Let an attribute of ints become input ``i``, where the node does not have that input already."""
+    """Turn an attribute of ints into input ``i``, unless the node has that input."""
     if name in node.attrs:
         put_input(node, i, op.const(np.atleast_1d(np.array(node.attrs.pop(name), np.int64))))
     elif not optional and node.input(i) is None:

@@ -1,4 +1,4 @@
-"""Operators that ai.onnx tried out and took back, as bodies; onnxruntime still runs most of them below opset 10."""
+"""Removed experimental operators of ai.onnx, as bodies; onnxruntime still runs most of them below opset 10."""
 
 from __future__ import annotations
 

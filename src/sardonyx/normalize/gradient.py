@@ -1,7 +1,7 @@
-"""ai.onnx.preview.training.Gradient, written out as the nodes of reverse-mode differentiation.
+"""ai.onnx.preview.training.Gradient, expanded to the nodes of reverse-mode differentiation.
 
 The node names a value ``y`` and values ``xs`` of its graph; its outputs are dy/dx. The forward nodes between them are
-read off the graph, copied where the node is given other values than those it names, and walked backwards by the rules
+found in the graph, copied if the node's inputs are not the values that it names, and traversed backwards by the rules
 below.
 """
 
@@ -19,7 +19,7 @@ from sardonyx.ir.graph import Graph, Node, Value
 DOMAIN = "ai.onnx.preview.training"
 
 Rule: TypeAlias = Callable[[Builder, Node, "Value"], "tuple[Value | None, ...]"]
-"""Gradients of a node's inputs from the gradient of its first output; None where it has none."""
+"""Gradients of a node's inputs from the gradient of its first output; None for an input without one."""
 
 RULES: dict[str, Rule] = {}
 
@@ -66,7 +66,7 @@ def _expand(graph: Graph, node: Node) -> None:
 
 
 def _ancestors(y: Value, stop: set[Value]) -> list[Node]:
-    """The nodes that make ``y``, in an order in which they can run, up to the values at ``stop``."""
+    """The nodes that compute ``y``, in topological order, up to the values in ``stop``."""
     order: list[Node] = []
     seen: set[Node] = set()
     stack: list[tuple[Node, bool]] = [(y.producer, False)] if y.producer is not None and y not in stop else []
@@ -83,7 +83,7 @@ def _ancestors(y: Value, stop: set[Value]) -> list[Node]:
 
 
 def _hoist(graph: Graph, node: Node, forward: list[Node]) -> None:
-    """Put the forward nodes in front of the Gradient node, wherever the file had them."""
+    """Move the forward nodes in front of the Gradient node."""
     before: set[Node] = set()
     for n in graph.nodes:
         if n is node:

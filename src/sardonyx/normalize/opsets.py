@@ -1,4 +1,4 @@
-"""Which opsets there are, and which of them a normalized model can be written for."""
+"""Known opsets, and the opsets that a normalized model can be written for."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ def newest_version(domain: str) -> int:
 
 
 def lowest_opset(model: Model, domain: str = "", *, at_least: int = 1) -> int:
-    """The lowest opset of ``domain``, from ``at_least`` on, at which every node of a normalized model holds as it is.
+    """The lowest opset of ``domain``, from ``at_least`` on, at which every node of a normalized model is legal as it
+    is.
 
-    The newest one where no single opset holds all of them.
+    The newest one if no single opset allows all nodes.
     """
     newest = newest_version(domain)
     valid = set(range(min(at_least, newest), newest + 1))
     for node in model.graph.all_nodes():
         if node.domain == domain:
-            valid -= {v for v in valid if not _holds_at(node, v)}
+            valid -= {v for v in valid if not _is_legal_at(node, v)}
     return min(valid, default=newest)
 
 
-def _holds_at(node: Node, version: int) -> bool:
-    """Whether a node in normal form is legal at an opset, and means the same there; one that onnx lacks is at any."""
-    if _form(node.op_type, newest_version(node.domain), node.domain) is None:
+def _is_legal_at(node: Node, version: int) -> bool:
+    """Whether a normalized node is legal at an opset with the same semantics; an operator that onnx lacks always is."""
+    if _signature(node.op_type, newest_version(node.domain), node.domain) is None:
         return True
     if any(to > version for to, _ in steps_of(node.domain, node.op_type)):
         return False
-    form = _form(node.op_type, version, node.domain)
+    form = _signature(node.op_type, version, node.domain)
     if form is None or not form.inputs[0] <= len(node.inputs) <= form.inputs[1]:
         return False
     if len(node.outputs) > form.outputs or not node.attrs.keys() <= form.attrs:
@@ -51,8 +52,8 @@ def _holds_at(node: Node, version: int) -> bool:
     )
 
 
-class _Form(NamedTuple):
-    """What a schema allows: numbers of inputs and outputs, attributes, and the types at each position."""
+class _Signature(NamedTuple):
+    """What a schema allows: numbers of inputs and outputs, attributes, and types at each position."""
 
     inputs: tuple[int, int]
     outputs: int
@@ -62,7 +63,7 @@ class _Form(NamedTuple):
 
 
 @cache
-def _form(op_type: str, version: int, domain: str) -> _Form | None:
+def _signature(op_type: str, version: int, domain: str) -> _Signature | None:
     from onnx import defs
 
     try:
@@ -76,7 +77,7 @@ def _form(op_type: str, version: int, domain: str) -> _Form | None:
         [allowed.get(formal.type_str, frozenset([formal.type_str])) for formal in formals]
         for formals in (schema.inputs, schema.outputs)
     )
-    return _Form(
+    return _Signature(
         (schema.min_input, schema.max_input),
         schema.max_output,
         frozenset(schema.attributes),

@@ -1,12 +1,12 @@
-"""Two tables of rewrites, each a function that writes the new form with a Builder.
+"""Two tables of rewrites. Each rewrite is a function that writes the new form with a Builder.
 
-``upgrade``: a node written for an opset below ``to`` becomes the form that holds from ``to`` on. A node climbs all
-the steps above the version its model imports, in order. ``expand``: an operator that is not ai.onnx's becomes a body
+``upgrade``: a node written for an opset below ``to`` is rewritten to the form valid from ``to`` on. A node passes
+through all upgrades above its model's version, in order. ``expand``: an operator outside ai.onnx is replaced by a body
 over ai.onnx.
 
-A rewrite either returns the values that stand for the node's outputs (None for one that nobody reads), or returns None
-after having edited the node in place, or found it right as it was. Whatever it makes, in subgraphs too, is in
-``op.made`` and climbs on from there. A node that breaks its operator's rules raises InvalidGraph.
+A rewrite returns the values that replace the node's outputs (None for an unused output), or None if it edited the node
+in place or left it unchanged. Nodes that it makes, also in subgraphs, are in ``op.made`` and are upgraded further. A
+node that violates its operator's rules raises InvalidGraph.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Brings a model to one form: every operator in its newest version, other vocabularies as bodies over ai.onnx."""
+"""Normalizes a model: every operator in its newest version, operators of other domains as bodies over ai.onnx."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from sardonyx.normalize.registry import EXPANSIONS, Result, Rewrite, steps_of
 from sardonyx.ops import registry
 from sardonyx.ops.infer import infer_node
 
-__all__ = ["lowest_opset", "normalize", "settle"]
+__all__ = ["lowest_opset", "normalize", "unify_opsets"]
 
 _BODIES = {"": ("experimental", "microsoft"), "com.microsoft": ("microsoft",), "com.ms.internal.nhwc": ("microsoft",)}
 
 
 def normalize(model: Model) -> None:
-    """Rewrite every node of ``model`` in place; unknown operators stay as they are."""
+    """Rewrite every node of ``model`` in place; unknown operators are left unchanged."""
     newest = {"": newest_version(""), ML: newest_version(ML)}
-    _Walk(model, newest).graph(model.graph)
+    _Rewriter(model, newest).graph(model.graph)
     expand_gradients(model.graph)
     _warn_of_stale_shapes(model)
     left = {node.domain for node in model.graph.all_nodes()}
@@ -38,8 +38,8 @@ def normalize(model: Model) -> None:
             model.opsets[domain] = max(version, model.opsets.get(domain, 0))
 
 
-def settle(model: Model) -> None:
-    """Bring a model whose nodes are written for several opsets to one of them; others stay as they are."""
+def unify_opsets(model: Model) -> None:
+    """Upgrade a model whose nodes are written for several opsets to one of them; other models are unchanged."""
     if any(node.opset is not None for node in model.graph.all_nodes()):
         written = dict(model.opsets)
         normalize(model)
@@ -48,7 +48,7 @@ def settle(model: Model) -> None:
 
 
 def _warn_of_stale_shapes(model: Model) -> None:
-    """Say once where a file states other shapes than its operators make."""
+    """Warn once if the file states shapes that differ from inferred ones."""
     stated, model.stated_shapes = model.stated_shapes, {}
     stale = [
         (value.name, stated[value.name], value.type)
@@ -68,8 +68,8 @@ def _warn_of_stale_shapes(model: Model) -> None:
         )
 
 
-class _Walk:
-    """One pass over a model, outer graphs before inner ones, so that a rewrite sees the types of what it reads."""
+class _Rewriter:
+    """One pass over a model, outer graphs first, so that a rewrite sees the types of its inputs."""
 
     def __init__(self, model: Model, newest: dict[str, int]) -> None:
         self.newest = newest
@@ -84,12 +84,12 @@ class _Walk:
                 stem = next((out.name for out in node.outputs if out.name), node.name)
                 version, node.opset = node.opset or self.written.get(node.domain, 0), None
                 with Reporting("normalize", node):
-                    self.climb(node, version, stem)
+                    self.upgrade(node, version, stem)
                     if node in self.final and node.domain in self.newest:
                         check_types(node, self.newest[node.domain])
 
-    def climb(self, node: Node, version: int, prefix: str) -> None:
-        """Rewrite ``node``, written for ``version``, and whatever that gives, until nothing is left to rewrite."""
+    def upgrade(self, node: Node, version: int, prefix: str) -> None:
+        """Rewrite ``node``, written for ``version``, and the resulting nodes, until no rewrite applies."""
         self._refuse_removed(node, version)
         for to, rewrite in self._steps(node, version):
             op = Builder(_home(node), node, prefix=prefix, origin=node.origin)
@@ -97,7 +97,7 @@ class _Walk:
             if result is not None:
                 _replace(op, node, result)
             for made in op.made:
-                self.climb(made, to, made.name)
+                self.upgrade(made, to, made.name)
             if result is not None:
                 return
         self.final.add(node)
@@ -119,7 +119,7 @@ class _Walk:
         return [(self.newest[""], EXPANSIONS[key])] if key in EXPANSIONS else []
 
     def _refuse_removed(self, node: Node, version: int) -> None:
-        """An operator that its opset had removed already never was valid; onnxruntime refuses it too."""
+        """Refuse an operator that its opset had removed already, as onnxruntime does."""
         if node.domain:
             return
         now, then = (_schema(node.op_type, v, "") for v in (self.newest[""], version))
@@ -138,7 +138,7 @@ def _home(node: Node) -> Graph:
 
 
 def _replace(op: Builder, node: Node, result: Result) -> None:
-    """Let ``result`` stand for the node's outputs, under their names, and take the node out."""
+    """Replace the node's outputs by ``result``, under the same names, and remove the node."""
     news = result if isinstance(result, tuple) else (result,)
     graph, renamed = op.graph, set[Value]()
     for i, old in enumerate(node.outputs):
@@ -162,7 +162,7 @@ def _replace(op: Builder, node: Node, result: Result) -> None:
 
 @cache
 def _schema(op_type: str, version: int, domain: str) -> tuple[int, bool] | None:
-    """(since, deprecated) of the operator at an opset; None where it does not exist."""
+    """(since, deprecated) of the operator at an opset; None if it does not exist there."""
     from onnx import defs
 
     try:

@@ -1,4 +1,4 @@
-"""The first Scan ran over batches; today's knows one sequence."""
+"""Scan of opset 8, which has a batch axis; the newer one runs on one sequence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sardonyx.normalize.registry import Result, upgrade
 
 @upgrade("Scan", to=9)
 def scan_batches(op: Builder, node: Node) -> Result:
-    """A Scan over the batch whose body is the old Scan over one sequence, cut to its length and padded again."""
+    """A Scan over the batch whose body is the old Scan on one sequence, sliced to its length and padded again."""
     count = required_attr(node, "num_scan_inputs")
     if not isinstance(node.attrs.get("body"), Graph) or not 0 < count < len(node.inputs):
         raise InvalidGraph("Scan needs a body and at least one scan input", where=node.label)
@@ -47,7 +47,7 @@ def scan_batches(op: Builder, node: Node) -> Result:
 
 
 def _one_of(batched: Value, name: str) -> Value:
-    """What one batch element of a value looks like."""
+    """The type of one batch element of a value."""
     if not isinstance(batched.type, TensorType):
         return Value(name)
     shape = batched.type.shape

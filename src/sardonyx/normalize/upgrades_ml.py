@@ -1,4 +1,4 @@
-"""ai.onnx.ml: one form of LabelEncoder. The tree ensembles that TreeEnsemble replaced keep their own meaning."""
+"""ai.onnx.ml: LabelEncoder. The tree ensembles that TreeEnsemble replaced are implemented directly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sardonyx.normalize.registry import Result, upgrade
 
 @upgrade("LabelEncoder", to=2, domain="ai.onnx.ml")
 def label_encoder_classes(op: Builder, node: Node) -> Result:
-    """One list of strings served both ways: a string to its last position, a position to its string."""
+    """One list of strings served both directions: string to its last index, and index to string."""
     classes, dtype = required_attr(node, "classes_strings"), required(node, 0).dtype
     if dtype is None:
         raise InvalidGraph(

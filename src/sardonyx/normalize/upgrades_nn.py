@@ -1,4 +1,4 @@
-"""Normalizations, pooling, dropout and the rest of the layers."""
+"""Normalizations, pooling, dropout and other layers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def gemm_broadcast(op: Builder, node: Node) -> Result:
 
 @upgrade("BatchNormalization", to=7)
 def batch_norm_mode(op: Builder, node: Node) -> Result:
-    """``is_test`` said whether statistics are given or taken from the batch; now the number of outputs does."""
+    """``is_test`` said whether statistics are given or computed from the batch; now the number of outputs does."""
     outputs = 1 if node.attrs.pop("is_test", 0) else 5
     if len(node.outputs) == outputs:
         return None
@@ -31,7 +31,7 @@ def batch_norm_mode(op: Builder, node: Node) -> Result:
 
 @upgrade("BatchNormalization", to=9)
 def batch_norm_spatial(op: Builder, node: Node) -> Result:
-    """``spatial=0`` kept statistics for every position, not only for every channel."""
+    """``spatial=0`` had statistics for every position, not only for every channel."""
     if node.attrs.pop("spatial", 1):
         return None
     x, scale, bias, mean, var = (required(node, i) for i in range(5))
@@ -43,7 +43,7 @@ def batch_norm_spatial(op: Builder, node: Node) -> Result:
 
 @upgrade("BatchNormalization", to=14)
 def batch_norm_training(op: Builder, node: Node) -> Result:
-    """More than one output meant training, and the batch's own statistics were among them."""
+    """More than one output meant training; the batch's statistics were among the outputs."""
     if len(node.outputs) == 1:
         return None
     x = required(node, 0)
@@ -64,7 +64,7 @@ def _inverse_std(op: Builder, node: Node, var: Value) -> Any:
 
 
 def _trained(op: Builder, node: Node, y: Value, mean: Value, var: Value) -> tuple[Value, ...]:
-    """Running statistics move to the batch's by 1 - momentum; the saved variance is an inverse deviation."""
+    """Running statistics are mixed with the batch's by momentum; the saved variance is an inverse deviation."""
     keep = node.attrs.get("momentum", 0.9)
     running = [
         op.Add(op.Mul(old, like(op, keep, old)), op.Mul(new, like(op, 1 - keep, new)))
@@ -81,7 +81,7 @@ def _statistics(op: Builder, x: Value, axes: Value) -> tuple[Value, Value]:
 
 @upgrade("Dropout", to=7)
 def dropout_mode(op: Builder, node: Node) -> Result:
-    """An inference engine drops nothing, whatever ``is_test`` says."""
+    """Inference drops nothing, whatever ``is_test`` says."""
     node.attrs.pop("is_test", None)
     return None
 
@@ -94,7 +94,7 @@ def dropout_typed_mask(op: Builder, node: Node) -> Result:
 
 @upgrade("Dropout", to=12)
 def dropout_mask(op: Builder, node: Node) -> Result:
-    """onnxruntime's older kernels fill the mask with false, today's with true."""
+    """onnxruntime's older kernels fill the mask with false, newer ones with true."""
     node.attrs.pop("ratio", None)
     return _without_mask(op, node) or (op.Identity(x := required(node, 0)), _falses(op, x))
 
@@ -172,7 +172,7 @@ def dft_axis(op: Builder, node: Node) -> Result:
 
 @upgrade("MeanVarianceNormalization", to=9)
 def mean_variance_axes(op: Builder, node: Node) -> Result:
-    """The experimental form named the axes by whether channels count among them."""
+    """The experimental form selected the axes by a flag for channels."""
     axes = [0, 1, 2, 3] if node.attrs.pop("across_channels", 0) else [0, 2, 3]
     if node.attrs.pop("normalize_variance", 1):
         node.attrs["axes"] = axes

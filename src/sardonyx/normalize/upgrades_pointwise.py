@@ -1,4 +1,4 @@
-"""Elementwise operators: broadcasting by rule instead of by attribute, bounds as inputs."""
+"""Elementwise operators: numpy broadcasting instead of attributes, bounds as inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def drop_consumed_inputs(op: Builder, node: Node) -> Result:
 
 @upgrade("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater", to=7)
 def numpy_broadcast(op: Builder, node: Node) -> Result:
-    """``axis`` said where in A the dimensions of B begin; ones behind B say the same."""
+    """``axis`` said at which axis of A the dimensions of B begin; trailing ones in B's shape do the same."""
     axis, broadcast = node.attrs.pop("axis", None), node.attrs.pop("broadcast", 0)
     if broadcast and axis is not None:
         a, b = required(node, 0), required(node, 1)
@@ -44,7 +44,7 @@ def _with_trailing_ones(op: Builder, a: Value, b: Value, axis: int) -> Any:
 
 @upgrade("PRelu", to=7)
 def slope_per_channel(op: Builder, node: Node) -> Result:
-    """A vector of slopes belonged to axis 1; now it lines up with the last axis."""
+    """A vector of slopes belonged to axis 1; now it broadcasts along the last axis."""
     x, slope = required(node, 0), required(node, 1)
     if slope.rank not in (None, 1) or slope.shape == (1,):
         return None

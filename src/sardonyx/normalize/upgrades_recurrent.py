@@ -17,6 +17,6 @@ def gru_direction(op: Builder, node: Node) -> Result:
 
 @upgrade("RNN", "GRU", "LSTM", to=7)
 def sequence_output(op: Builder, node: Node) -> Result:
-    """Whether the whole sequence is wanted is seen from the outputs."""
+    """The whole sequence is returned if that output is present."""
     node.attrs.pop("output_sequence", None)
     return None

@@ -22,7 +22,7 @@ upgrade(
 
 @upgrade("Softmax", "LogSoftmax", "Hardmax", to=13)
 def over_one_axis(op: Builder, node: Node) -> Result:
-    """Everything from ``axis`` on was one long row; now one axis is."""
+    """All axes from ``axis`` on were flattened to one row; now the operator works along one axis."""
     x, axis = required(node, 0), node.attrs.pop("axis", 1)
     if axis == -1 or (x.rank is not None and axis == x.rank - 1):
         node.attrs["axis"] = -1

@@ -1,4 +1,4 @@
-"""Upsample and the first Resize, as onnxruntime runs them, in terms of today's Resize."""
+"""Upsample and the first Resize, as onnxruntime runs them, rewritten to the newest Resize."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def upsample_to_resize(op: Builder, node: Node) -> Result:
 
 @upgrade("Resize", to=11)
 def resize_asymmetric(op: Builder, node: Node) -> Result:
-    """Output i read at i / scale; the nearest element was the one below where an axis grows, above where it shrinks."""
+    """Output i read at i / scale. Nearest rounded down if the axis grows, up if it shrinks."""
     x, scales = required(node, 0), required(node, 1)
     if _mode(node) != "nearest":
         return _resize(op, x, scales, mode="linear")
@@ -51,7 +51,9 @@ def resize_asymmetric(op: Builder, node: Node) -> Result:
 
 @upgrade("Resize", to=13)
 def resize_tf_nearest(op: Builder, node: Node) -> Result:
-    """``tf_half_pixel_for_nn`` read at (i + 1/2) / scale: half a position above half_pixel, which rounding can say."""
+    """``tf_half_pixel_for_nn`` read at (i + 1/2) / scale: half a position above half_pixel, which a rounding mode
+    expresses.
+    """
     rounding = {"floor": "round_prefer_ceil", "round_prefer_floor": "ceil"}
     given = node.attrs.get("nearest_mode", "round_prefer_floor")
     is_tf = node.attrs.get("coordinate_transformation_mode") == "tf_half_pixel_for_nn"

@@ -1,4 +1,4 @@
-"""Operators that move elements: what used to be attributes is now inputs."""
+"""Operators that move elements: former attributes are now inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def squeeze_axes(op: Builder, node: Node) -> Result:
 
 @upgrade("Split", to=2)
 def split_numbers(op: Builder, node: Node) -> Result:
-    """The sizes could be an input already, of the type of the data."""
+    """The sizes could be an input already, in the type of the data."""
     sizes = node.input(1)
     if sizes is not None:
         node.set_input(1, op.Cast(sizes, to=7))
@@ -74,7 +74,7 @@ def topk_count(op: Builder, node: Node) -> Result:
 
 @upgrade("Tile", to=6)
 def tile_repeats(op: Builder, node: Node) -> Result:
-    """One axis and its number of copies become a count for every axis."""
+    """One axis and its number of copies become a number for every axis."""
     x, tiles, axis = (required(node, i) for i in range(3))
     one, count = op.const([1]), op.Reshape(op.Cast(tiles, to=7), [1])
     at = op.Reshape(op.Cast(axis, to=7), op.const(()))

@@ -1,1 +1,1 @@
-"""What each operator means."""
+"""Operators: numpy implementations, scalar programs, type and shape inference."""

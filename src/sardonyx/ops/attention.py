@@ -1,4 +1,4 @@
-"""Attention: the scaled dot product with masks and caches, rotary positions, and linear recurrences."""
+"""Scaled dot-product attention with masks and caches, rotary embeddings, and linear attention."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _merge_heads(x: Array) -> Array:
 def _position_bias(
     length: int, total: int, offset: Array, causal: bool, left: int, right: int, dtype: np.dtype[np.generic]
 ) -> Array:
-    """0 where a query may see a key, -inf elsewhere: (batch or 1, 1, length, total)."""
+    """0 where a query attends to a key, -inf elsewhere: (batch or 1, 1, length, total)."""
     ahead = np.arange(total) - (np.arange(length)[:, None] + offset.reshape(-1, 1, 1, 1))
     allowed = np.ones(ahead.shape, bool)
     if causal:
@@ -43,7 +43,7 @@ def _position_bias(
 
 
 def _mask_bias(mask: Array, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
-    """A boolean or additive mask as an additive one, its last axis filled up with -inf."""
+    """A boolean or additive mask as an additive one, its last axis padded with -inf."""
     bias = np.where(mask, 0.0, _NEG_INF).astype(dtype) if mask.dtype == bool else mask.astype(dtype)
     missing = shape[-1] - bias.shape[-1] if bias.ndim else 0
     if missing > 0:
@@ -159,7 +159,7 @@ def rotary_embedding(
     num_heads: int | None = None,
     rotary_embedding_dim: int = 0,
 ) -> Array:
-    """Pairs of features turned by an angle that depends on the position."""
+    """Pairs of features rotated by an angle that depends on the position."""
     what = "RotaryEmbedding"
     require(x.ndim in (3, 4), f"{what}: the input must be 3-D or 4-D", got=x.shape)
     wide = widen(_split_heads(what, x, num_heads) if x.ndim == 3 else x)
@@ -199,7 +199,7 @@ def linear_attention(
     scale: float = 0.0,
     update_rule: str = "gated_delta",
 ) -> tuple[Array, Array]:
-    """A state of key-value products, decayed and corrected token by token, read by the queries."""
+    """A state of key-value products, decayed and corrected per token, read by the queries."""
     what = "LinearAttention"
     require(update_rule in ("linear", "gated", "delta", "gated_delta"), f"{what}: unknown update_rule", got=update_rule)
     gated, corrected = update_rule.startswith("gated"), update_rule.endswith("delta")

@@ -1,4 +1,4 @@
-"""Small helpers of the meanings: axes and sizes as ONNX writes them, checked; accumulation type; string tensors."""
+"""Helpers of operator implementations: checked axes and sizes, the accumulation type, string tensors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Array = npt.NDArray[Any]
 
 
 def normal_axis(axis: int, rank: int, what: str) -> int:
-    """``axis`` counted from the front."""
+    """``axis`` as a non-negative number."""
     if not -rank <= axis < rank:
         raise InvalidArgument(f"{what}: axis out of range", expected=f"[{-rank}, {rank - 1}]", got=int(axis))
     return int(axis) + rank if axis < 0 else int(axis)
 
 
 def normal_axes(axes: Iterable[int], rank: int, what: str) -> tuple[int, ...]:
-    """``axes`` counted from the front, without repeats."""
+    """``axes`` as non-negative numbers, without repeats."""
     result = tuple([normal_axis(a, rank, what) for a in axes])
     if len(set(result)) != len(result):
         raise InvalidArgument(f"{what}: an axis is given twice", got=list(result))
@@ -42,7 +42,7 @@ def scalar(x: Array, what: str) -> Any:
 
 
 def widen_floats(x: Array) -> Array:
-    """Floats narrower than 32 bits as float32, the type that sums and softmaxes accumulate in; others as they are."""
+    """Floats narrower than 32 bits as float32, in which sums and softmaxes accumulate; other types unchanged."""
     return x if x.dtype.kind in "biufcO" and x.dtype != np.float16 else x.astype(np.float32)
 
 

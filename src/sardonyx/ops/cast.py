@@ -1,6 +1,6 @@
 """Conversions between element types: Cast, CastLike, BitCast.
 
-Reals become integers by truncation towards zero, integers wrap, anything not zero is True. Text is written and read as
+Floats become integers by truncation towards zero, integers wrap, nonzero values are True. Text is written and read as
 onnxruntime does: eight significant digits, ``NaN``, ``INF``, ``-INF``; the longest prefix that is a number counts.
 """
 

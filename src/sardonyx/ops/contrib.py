@@ -1,4 +1,4 @@
-"""com.microsoft operators that have no body over ai.onnx."""
+"""com.microsoft operators that are implemented directly, without a body over ai.onnx."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def inverse(x: Array) -> Any:
 def sparse_to_dense_mat_mul(
     a: SparseTensor | Array, b: Array, *, alpha: float = 1.0, transA: int = 0, transB: int = 0
 ) -> Array:
-    """alpha * a @ b for a sparse matrix, row by row of those that are not empty; a sparse constant may come dense."""
+    """alpha * a @ b for a sparse matrix; empty rows are skipped. A sparse constant may arrive as a dense tensor."""
     if not isinstance(a, SparseTensor):
         a = SparseTensor.from_dense(a)
     if len(a.shape) != 2 or b.ndim != 2:
@@ -101,7 +101,7 @@ def crop_and_resize(
     mode: str = "bilinear",
     extrapolation_value: float = 0.0,
 ) -> Array:
-    """Boxes (y1, x1, y2, x2, in units of the image) of images, each resized to one size, corners on corners."""
+    """Boxes (y1, x1, y2, x2, relative to the image) cropped and resized to one size with aligned corners."""
     if np.any((batch_indices < 0) | (batch_indices >= x.shape[0])):
         raise InvalidArgument("CropAndResize: batch index out of range", expected=f"[0, {x.shape[0] - 1}]")
     ys, xs = (
@@ -111,12 +111,12 @@ def crop_and_resize(
     inside = ((ys >= 0) & (ys <= x.shape[2] - 1))[:, :, None] & ((xs >= 0) & (xs <= x.shape[3] - 1))[:, None, :]
     images = x[batch_indices]
     if mode == "nearest":
-        crops = _taken(images, _half_up(ys), _half_up(xs))
+        crops = _gather_pixels(images, _round_half_up(ys), _round_half_up(xs))
     else:
         top, left = np.floor(ys), np.floor(xs)
         down, right = (ys - top)[:, None, :, None], (xs - left)[:, None, None, :]
         upper, lower = (
-            _taken(images, rows, left) * (1 - right) + _taken(images, rows, np.ceil(xs)) * right
+            _gather_pixels(images, rows, left) * (1 - right) + _gather_pixels(images, rows, np.ceil(xs)) * right
             for rows in (top, np.ceil(ys))
         )
         crops = upper * (1 - down) + lower * down
@@ -124,7 +124,7 @@ def crop_and_resize(
 
 
 def _samples(start: Array, end: Array, size: int, count: int) -> Array:
-    """Where the ``count`` samples of each box lie on an axis of ``size`` pixels."""
+    """Positions of the ``count`` samples of each box on an axis of ``size`` pixels."""
     span = size - 1
     if count == 1:
         return (0.5 * (start + end) * span)[:, None]
@@ -132,12 +132,12 @@ def _samples(start: Array, end: Array, size: int, count: int) -> Array:
     return start[:, None] * span + np.arange(count, dtype=start.dtype) * step[:, None]
 
 
-def _half_up(x: Array) -> Array:
+def _round_half_up(x: Array) -> Array:
     return np.floor(x + 0.5)
 
 
-def _taken(images: Array, rows: Array, columns: Array) -> Array:
-    """images[r, :, rows[r], columns[r]] for each box r, coordinates kept inside the image."""
+def _gather_pixels(images: Array, rows: Array, columns: Array) -> Array:
+    """images[r, :, rows[r], columns[r]] for each box r, with coordinates clamped to the image."""
     ys = np.clip(rows, 0, images.shape[2] - 1).astype(np.int64)
     xs = np.clip(columns, 0, images.shape[3] - 1).astype(np.int64)
     boxes = np.arange(images.shape[0])[:, None, None]

@@ -20,7 +20,7 @@ from sardonyx.ops.registry import op
 from sardonyx.ops.window import Ints, Window, along, make_window, trailing
 
 _COLUMNS_NBYTES = 4 << 20
-"""Unfolded windows are made in blocks of about this size, so that they stay in cache until they are multiplied."""
+"""Block size of unfolded windows, so that they stay in cache until they are multiplied."""
 _ACCUMULATOR_NBYTES = 1 << 19
 _DEPTHWISE_TAPS = 256
 
@@ -80,7 +80,7 @@ def _depthwise(x: Array, w: Array, window: Window) -> Array:
 
 
 def check_conv(what: str, x: Array, w: Array, group: int, kernel_shape: Ints | None) -> None:
-    """The shapes that a convolution's input and weights must have to fit each other."""
+    """Check that the shapes of a convolution's input and weights fit each other."""
     require(x.ndim >= 3, f"{what}: the input needs a batch, a channel and spatial axes", got=x.shape)
     require(w.ndim == x.ndim, f"{what}: weights and input differ in rank", expected=x.ndim, got=w.shape)
     require(group >= 1, f"{what}: group must be positive", got=group)
@@ -128,7 +128,7 @@ def conv(
 
 
 def _centered(what: str, x: Array, zero_point: Array | None, dtype: np.dtype[np.floating]) -> Array:
-    """``x`` minus its zero point, which is one value or one per entry of axis 0."""
+    """``x`` minus its zero point, which is a scalar or has one value per entry of axis 0."""
     y = x.astype(dtype)
     if zero_point is not None:
         require(
@@ -150,7 +150,7 @@ def _accumulate(
     window: Window,
     group: int,
 ) -> Array:
-    """Exact sums of products of 8-bit integers less their zero points, as whole floats."""
+    """Exact sums of products of 8-bit integers minus their zero points, as floats with integer values."""
     dtype = exact_type(w.shape[1] * window.taps)
     if x_zero_point is not None:
         require(x_zero_point.size == 1, f"{what}: the input's zero point must be one value", got=x_zero_point.shape)
@@ -221,7 +221,7 @@ def causal_conv_with_state(
     *,
     activation: str = "none",
 ) -> tuple[Array, Array]:
-    """A depthwise convolution over time that sees the past only, and hands on its last inputs."""
+    """A causal depthwise convolution over time; its state is the last inputs."""
     what = "CausalConvWithState"
     check_conv(what, x, weight, x.shape[1] if x.ndim > 1 else 1, None)
     require(x.ndim == 3, f"{what}: the input must be (batch, channels, length)", got=x.shape)

@@ -1,4 +1,4 @@
-"""Operators that spread windows back onto an image: ConvTranspose, Col2Im."""
+"""Operators that scatter windows onto an image: ConvTranspose, Col2Im."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sardonyx.ops.window import Ints, Window, per_axis, same_pads, split_pads, t
 
 
 def _canvas(window: Window, lead: tuple[int, ...], dtype: np.dtype[np.generic], image: Ints) -> Array:
-    """Zeros that hold the image, its padding, and everything the windows reach."""
+    """Zeros for the image, its padding, and everything that the windows cover."""
     reach = [
         max(b + n, (o - 1) * s + d * (k - 1) + 1)
         for b, n, o, s, d, k in zip(

@@ -1,4 +1,4 @@
-"""Operators that make tensors from shapes and constants: Constant, ConstantOfShape, EyeLike, Range, Shape, Size."""
+"""Operators that create tensors from shapes and constants: Constant, ConstantOfShape, EyeLike, Range, Shape, Size."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def constant(
     value_string: str | None = None,
     value_strings: Sequence[str] | None = None,
 ) -> Array:
-    """The one attribute that is given; a sparse value arrives made dense."""
+    """The only given attribute; a sparse value arrives as a dense one."""
     if value is not None:
         return value.numpy()
     if sparse_value is not None:
@@ -63,7 +63,7 @@ def eye_like(x: Array, *, dtype: int | None = None, k: int = 0) -> Array:
 
 @op("Range")
 def range_(start: Array, limit: Array, delta: Array, *, stash_type: int = 1) -> Array:
-    """start + i * delta, computed in ``stash_type`` where the tensors are f16 or bf16."""
+    """start + i * delta, computed in ``stash_type`` if the tensors are f16 or bf16."""
     dtype = start.dtype
     low, high, step = (scalar(v, "Range: start, limit and delta") for v in (start, limit, delta))
     if step == 0 or not all(map(math.isfinite, (low, high, step))):

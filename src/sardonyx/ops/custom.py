@@ -1,12 +1,10 @@
-"""Operators of a user's own, written in Python.
+"""Custom operators, written in Python.
 
     @custom_op("my.domain", "Swish2")
     def swish2(e, x, *, beta=1.0):
         return x * e.sigmoid(beta * x)
 
-Three forms. A *scalar* function, as above, is an operator element by element: compiled, and fused with its neighbours.
-A function of *arrays* comes with ``infer``, which tells the types of its outputs from those of its inputs, and is run
-by numpy. With ``kernel`` as well, it is compiled: the function is then what the kernel must agree with.
+There are three kinds. A *scalar* function, as above, defines an elementwise operator: it is compiled and fused with
 """
 
 from __future__ import annotations
@@ -26,15 +24,15 @@ from sardonyx.ir.graph import Graph, Node
 from sardonyx.ir.scalar import Expr, Program, trace
 from sardonyx.ir.types import TensorType
 from sardonyx.ops import pointwise, registry
-from sardonyx.ops.face import Face
 from sardonyx.ops.registry import Custom
 from sardonyx.ops.rules import RULES, Content, Result, Undecided, broadcast
+from sardonyx.ops.signature import Signature
 
 F = TypeVar("F", bound=Callable[..., Any])
 Types = tuple["TensorType | None", ...]
 
 RESERVED = ("", "ai.onnx", "com.microsoft", "com.ms")
-"""Domains, with those below them, whose operators are not a user's to define."""
+"""Domains, and their subdomains, in which users cannot define operators."""
 
 _lock = forks.lock()
 
@@ -47,12 +45,12 @@ def custom_op(
     kernel: Callable[..., Any] | None = None,
     types: Sequence[Any] | None = None,
 ) -> Callable[[F], F]:
-    """Define the operator ``name`` of ``domain`` for every session that is made from now on.
+    """Define the operator ``name`` of ``domain`` for every session that is created from now on.
 
     The decorated function takes tensors by position (a default of None makes one optional) and attributes by keyword.
-    ``infer(*types, **attributes)`` gives the TensorType of the output, or a tuple of them; ``kernel(*inputs, *outputs,
-    **attributes)`` gives a kernel and its arguments; ``types`` are the element types that inputs may have. A function
-    of the same module and name may be defined again, and takes the place of the first.
+    ``infer(*types, **attributes)`` returns the TensorType of the output, or a tuple of them; ``kernel(*inputs,
+    *outputs, **attributes)`` returns a kernel and its arguments; ``types`` are the element types that inputs may have.
+    A function of the same module and name may be defined again and replaces the first.
     """
     if not (isinstance(domain, str) and isinstance(name, str) and name.isidentifier()):
         raise InvalidArgument("an operator is named by a domain and an identifier", got=f"{domain!r}, {name!r}")
@@ -64,8 +62,8 @@ def custom_op(
 
     def define(fn: F) -> F:
         scalar = infer is None
-        face = Face.of(f"{domain}.{name}", fn, skipped=int(scalar), types=allowed)
-        form = _Scalar(face, fn) if infer is None else _Arrays(face, fn, infer)
+        signature = Signature.of(f"{domain}.{name}", fn, skipped=int(scalar), types=allowed)
+        form = _Scalar(signature, fn) if infer is None else _Arrays(signature, fn, infer)
         with _lock:
             _refuse_clash(domain, name, fn)
             custom = Custom(fn, (fn, infer, kernel, types and [t.name for t in allowed or ()]), form.check, kernel)
@@ -81,7 +79,9 @@ def custom_op(
 
 
 def modules_of(graph: Graph) -> list[str]:
-    """The modules that define the users' operators of a graph; importing them defines these elsewhere."""
+    """The modules that define the custom operators of a graph; importing them in another process defines the operators
+    there.
+    """
     used = {(node.domain, node.op_type) for node in graph.all_nodes() if node.domain}
     found = {op.custom.function.__module__ for op in registry.customs() if op.custom and (op.domain, op.name) in used}
     return sorted(name for name in found if getattr(sys.modules.get(name), "__spec__", None) is not None)
@@ -108,27 +108,29 @@ def _refuse_clash(domain: str, name: str, fn: Callable[..., Any]) -> None:
 
 
 class _Scalar:
-    """A scalar program over arrays that broadcast."""
+    """A scalar program applied to arrays, with broadcasting."""
 
-    def __init__(self, face: Face, fn: Callable[..., Expr]) -> None:
-        self.face, self.fn = face, fn
-        by_numpy = pointwise.meaning_of(face.name, fn)
+    def __init__(self, signature: Signature, fn: Callable[..., Expr]) -> None:
+        self.signature, self.fn = signature, fn
+        by_numpy = pointwise.meaning_of(signature.name, fn)
 
         @wraps(by_numpy)
         def meaning(*inputs: Any, **attributes: Any) -> Any:
-            face.check_types(tuple(_type_of(x) for x in inputs))
+            signature.check_types(tuple(_type_of(x) for x in inputs))
             return by_numpy(*inputs, **pointwise.hashable(attributes))
 
         self.meaning = meaning
 
     def check(self, node: Node) -> None:
-        self.face.check(node, outputs=1)
+        self.signature.check(node, outputs=1)
         try:
             program = self._program(node)
         except Exception as error:
-            raise _raised(error, node, self.face.name) from error
+            raise _user_error(error, node, self.signature.name) from error
         if program.type is None:
-            raise InvalidGraph(f"{self.face.name} is a constant of no type", where=node.label, hint="cast it: e.cast")
+            raise InvalidGraph(
+                f"{self.signature.name} is a constant of no type", where=node.label, hint="cast it: e.cast"
+            )
 
     def rule(self, node: Node, content: Content) -> Result:
         present = [v.type for v in node.inputs if v is not None]
@@ -144,10 +146,10 @@ class _Scalar:
 
 
 class _Arrays:
-    """A function of arrays, whose results are held against the types that ``infer`` states."""
+    """A function of arrays; its results are checked against the types that ``infer`` returns."""
 
-    def __init__(self, face: Face, fn: Callable[..., Any], infer: Callable[..., Any]) -> None:
-        self.face, self.infer = face, infer
+    def __init__(self, signature: Signature, fn: Callable[..., Any], infer: Callable[..., Any]) -> None:
+        self.signature, self.infer = signature, infer
 
         @wraps(fn)
         def meaning(*inputs: Any, **attributes: Any) -> tuple[Any, ...]:
@@ -156,47 +158,49 @@ class _Arrays:
             results = made if isinstance(made, tuple) else (made,)
             if len(results) != len(stated):
                 raise RuntimeException(
-                    f"{face.name} gave another number of outputs than infer", expected=len(stated), got=len(results)
+                    f"{signature.name} gave another number of outputs than infer",
+                    expected=len(stated),
+                    got=len(results),
                 )
-            return tuple(_held(face.name, x, t) for x, t in zip(results, stated, strict=True))
+            return tuple(_check_result(signature.name, x, t) for x, t in zip(results, stated, strict=True))
 
         self.meaning = meaning
 
     def check(self, node: Node) -> None:
-        self.face.check(node)
+        self.signature.check(node)
         try:
             stated = self.rule(node, lambda _: None)
         except Undecided:
             return
         except Exception as error:
-            raise _raised(error, node, f"infer of {self.face.name}") from error
+            raise _user_error(error, node, f"infer of {self.signature.name}") from error
         if stated is not None and len(node.outputs) > len(stated):
             raise InvalidGraph("wrong number of outputs", where=node.label, expected=len(stated), got=len(node.outputs))
 
     def rule(self, node: Node, content: Content) -> Result:
         given = [None if v is None else v.type for v in node.inputs]
-        if any(v is not None and not _is_clear(t) for v, t in zip(node.inputs, given, strict=True)):
+        if any(v is not None and not _is_valid_type(t) for v, t in zip(node.inputs, given, strict=True)):
             raise Undecided
         return self._stated(tuple(t if isinstance(t, TensorType) else None for t in given), node.attrs)
 
     def _stated(self, given: Types, attributes: dict[str, Any]) -> tuple[TensorType, ...]:
-        self.face.check_types(given)
+        self.signature.check_types(given)
         known = [t and TensorType(t.dtype, tuple(map(dims.known, t.shape or ()))) for t in given]
         found = self.infer(*known, **attributes)
         stated = found if isinstance(found, tuple) else (found,)
         for t in stated:
             if not isinstance(t, TensorType) or not isinstance(t.dtype, DType):
-                raise InvalidArgument(f"infer of {self.face.name} gives TensorTypes", got=repr(t))
+                raise InvalidArgument(f"infer of {self.signature.name} gives TensorTypes", got=repr(t))
             if any(not (d is None or isinstance(d, (int, dims.Expr))) for d in t.shape or ()):
                 raise InvalidArgument(
-                    f"infer of {self.face.name} gives a size that is not one",
+                    f"infer of {self.signature.name} gives a size that is not one",
                     got=repr(t.shape),
                     hint="sizes may be symbols: compute with sardonyx.ir.dims",
                 )
         return stated
 
 
-def _is_clear(t: Any) -> bool:
+def _is_valid_type(t: Any) -> bool:
     return isinstance(t, TensorType) and t.shape is not None and None not in t.shape
 
 
@@ -211,23 +215,23 @@ def _read_only(x: Any) -> Any:
     return x
 
 
-def _held(name: str, made: Any, stated: TensorType) -> Any:
-    """A result that is what was stated."""
+def _check_result(name: str, made: Any, stated: TensorType) -> Any:
+    """The result, checked to have the inferred type."""
     array = np.asarray(made) if isinstance(made, (np.generic, int, float)) else made
     if not isinstance(array, np.ndarray):
-        raise RuntimeException(f"{name} gave what is no array", expected=stated, got=type(made).__name__)
+        raise RuntimeException(f"{name} did not return an array", expected=stated, got=type(made).__name__)
     fits = stated.shape is None or (
         len(stated.shape) == array.ndim
         and all(not isinstance(d, int) or d == n for d, n in zip(stated.shape, array.shape, strict=True))
     )
     if array.dtype != stated.dtype.numpy or not fits:
         raise RuntimeException(
-            f"{name} gave another type than infer", expected=stated, got=f"{array.dtype}{list(array.shape)}"
+            f"{name} returned a type other than inferred", expected=stated, got=f"{array.dtype}{list(array.shape)}"
         )
     return array
 
 
-def _raised(error: Exception, node: Node, who: str) -> SardonyxError:
+def _user_error(error: Exception, node: Node, who: str) -> SardonyxError:
     if isinstance(error, SardonyxError):
         error.where = error.where or node.label
         return error

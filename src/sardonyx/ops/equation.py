@@ -1,15 +1,15 @@
-"""What an Einsum equation says of axes."""
+"""Parses Einsum equations to axis labels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 Labels = tuple[str, ...]
-"""One for each axis; an axis of an ellipsis is called by its distance from the ellipsis' end."""
+"""One label per axis; an axis of an ellipsis is labelled by its distance from the ellipsis' end."""
 
 
 def parse(equation: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels]:
-    """The labels of operands of these ranks, and those of the result. ValueError where the equation does not fit."""
+    """The labels of operands of these ranks, and those of the result. ValueError if the equation does not fit."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = [_labels(word, rank) for word, rank in zip(left.split(","), ranks, strict=True)]
     dots = max(sum(label.isdigit() for label in term) for term in terms)

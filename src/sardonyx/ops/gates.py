@@ -1,4 +1,4 @@
-"""The functions that gates of recurrent layers apply, as scalar programs: numpy runs them, and kernels do."""
+"""Activation functions of recurrent gates as scalar programs, for numpy and for kernels."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _FUNCTIONS: dict[str, tuple[Callable[[Emitter, Expr, float, float], Expr], tuple
     "hardsigmoid": (lambda e, x, a, b: activation.hard_sigmoid(e, x, alpha=a, beta=b), (0.2, 0.5)),
     "elu": (lambda e, x, a, b: activation.elu(e, x, alpha=a), (1.0,)),
 }
-"""Each function of (x, alpha, beta), with the defaults of those it uses."""
+"""Functions of (x, alpha, beta), with the defaults of the constants that they use."""
 
 
 @dataclass(frozen=True)
 class Gate:
-    """A function by name, with its constants; what it is given is clipped first, where ``clip`` is not 0."""
+    """A function by name, with its constants; its argument is clipped first, unless ``clip`` is 0."""
 
     name: str
     alpha: float = 0.0
@@ -63,7 +63,7 @@ def gates_of(
     count: int,
     clip: float | None,
 ) -> list[Gate]:
-    """Functions from their names; alphas and betas go, in order, to those that use them."""
+    """Functions by their names; alphas and betas are assigned in order to those that use them."""
     if len(names) != count:
         raise InvalidArgument(f"{what}: wrong number of activations", expected=count, got=list(names))
     alpha, beta = iter(alphas or ()), iter(betas or ())

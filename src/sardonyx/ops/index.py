@@ -1,4 +1,4 @@
-"""Gather, scatter and one-hot: operators whose indices are data, and so are checked."""
+"""Gather, scatter and one-hot: operators whose indices are data, and are therefore checked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _refuse(name: str, indices: Array, size: int, axis: int) -> NoReturn:
 
 
 def _checked(name: str, indices: Array, size: int, axis: int) -> Array:
-    """``indices`` counted from the front."""
+    """``indices`` as non-negative numbers."""
     if indices.size and not -size <= indices.min() <= indices.max() < size:
         _refuse(name, indices, size, axis)
     return np.where(indices < 0, indices + size, indices)
@@ -47,7 +47,7 @@ def gather_elements(x: Array, indices: Array, *, axis: int = 0) -> Array:
 
 
 def _prefix(x: Array, indices: Array, axis: int, name: str) -> Array:
-    """The part of ``x`` that indices of this shape can reach."""
+    """The slice of ``x`` that indices of this shape can address."""
     if x.ndim != indices.ndim or any(indices.shape[a] > x.shape[a] for a in range(x.ndim) if a != axis):
         raise InvalidArgument(f"{name}: indices reach past the data", got=f"{list(indices.shape)} in {list(x.shape)}")
     return x[tuple(slice(None) if a == axis else slice(n) for a, n in enumerate(indices.shape))]
@@ -117,7 +117,9 @@ def scatter_nd(x: Array, indices: Array, updates: Array, *, reduction: str = "no
 
 @op("OneHot")
 def one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1) -> Array:
-    """values[1] where the new axis meets the index, values[0] elsewhere; indices out of range meet nothing."""
+    """values[1] where the position on the new axis equals the index, values[0] elsewhere, also for indices out of
+    range.
+    """
     size = int(scalar(depth, "OneHot: depth"))
     axis = normal_axis(axis, indices.ndim + 1, "OneHot")
     if size < 1 or values.shape != (2,):

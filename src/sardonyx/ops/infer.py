@@ -1,4 +1,4 @@
-"""Types and shapes of a node's outputs: by our own rules where there are any, else by those of onnx's schemas."""
+"""Types and shapes of a node's outputs: by our own rules if there are any, else by onnx's schemas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sardonyx.model.types import from_proto, to_proto
 from sardonyx.ops import (
     rules,
     rules_attention,
-    rules_learned,
+    rules_ml,
     rules_movement,
     rules_recurrent,
     rules_signal,
@@ -26,17 +26,17 @@ from sardonyx.ops import (
 )
 from sardonyx.ops.rules import RULES, Content
 
-FAMILIES = (rules_attention, rules_learned, rules_movement, rules_recurrent, rules_signal, rules_window)
-"""Importing them registers their rules."""
+FAMILIES = (rules_attention, rules_ml, rules_movement, rules_recurrent, rules_signal, rules_window)
+"""Modules that register their rules when imported."""
 
 MAX_DATA = 256
-"""Elements up to which a constant input is shown to inference, for operators whose shape depends on it."""
+"""Largest constant input that is passed to onnx's inference, for operators whose shape depends on it."""
 
 MAX_CONTENT = 64
-"""Elements up to which a tensor counts as a shape, or a part of one."""
+"""Largest tensor that may be a shape, or a part of one."""
 
 OPSETS = {"": onnx.defs.onnx_opset_version(), "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.training": 1}
-"""What ``normalize`` brings every node to."""
+"""The versions to which ``normalize`` upgrades every node."""
 
 
 @cache
@@ -49,7 +49,7 @@ def schema_of(domain: str, op_type: str) -> Any:
 
 
 def constant_content(value: Value) -> np.ndarray[Any, Any] | None:
-    """The elements of a small constant of integers, flags or whole floats; None where an element is a fraction."""
+    """The elements of a small constant of integers, bools or integral floats; None for a fractional element."""
     const = value.const
     if const is None or value.overridable or const.size > MAX_CONTENT or len(const.shape) > 2:
         return None
@@ -63,13 +63,13 @@ def constant_content(value: Value) -> np.ndarray[Any, Any] | None:
 
 
 def infer_node(node: Node, content: Content = constant_content) -> None:
-    """Refine the types of ``node``'s outputs as far as its inputs' types, and small constants, decide them."""
+    """Refine the types of ``node``'s outputs from its inputs' types and small constants."""
     for out, found in zip(node.outputs, output_types(node, content), strict=True):
         out.type = types.merge(found, out.type)
 
 
 def output_types(node: Node, content: Content = constant_content) -> list[ValueType | None]:
-    """What is certain of each output, whatever is said of it already."""
+    """What is known of each output, regardless of its present type."""
     rule = RULES.get((node.domain, node.op_type))
     if rule is not None:
         try:
@@ -99,14 +99,14 @@ def _by_schema(node: Node) -> list[ValueType | None]:
     imports = [onnx.helper.make_opsetid(d, n) for d, n in OPSETS.items()]
     try:
         found = shape_inference.infer_node_outputs(schema, proto, in_types, data, None, imports)
-    except Exception:  # inference that cannot decide raises many kinds of errors; the run decides then
+    except Exception:  # onnx's inference raises many kinds of errors; the run will report the real ones
         return nothing
     given = {d: d for v in node.inputs if v is not None for d in v.shape or () if isinstance(d, str)}
     return [_with_names(from_proto(found[f"o{i}"]), given) if f"o{i}" in found else None for i in range(len(nothing))]
 
 
 def _with_names(t: ValueType | None, given: dict[str, str]) -> ValueType | None:
-    """A type whose names are the very expressions that the inputs have."""
+    """The type with its symbolic dimensions replaced by the inputs' equal expressions."""
     if not isinstance(t, TensorType) or t.shape is None:
         return t
     return TensorType(t.dtype, tuple(given.get(d) if isinstance(d, str) else d for d in t.shape))

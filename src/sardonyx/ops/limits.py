@@ -1,8 +1,8 @@
-"""Sizes that come from data are checked before memory is taken.
+"""Limits on sizes that come from data, checked before memory is allocated.
 
-A value may be so many times larger than all that the model and its caller brought: real models grow their inputs by far
-less, and a small file that asks for gigabytes is refused at once. A run or build of an untrusted model has a budget
-(``sardonyx.limits``) that is narrower.
+A value may be larger than the model and its feeds by a fixed factor only: real models stay far below it, and a small
+file that asks for gigabytes is refused at once. A run or build of an untrusted model has a tighter budget
+(``sardonyx.limits``).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from sardonyx import knobs, limits
 from sardonyx.errors import OutOfBudget
 
 GROWTH = 1024
-"""Bytes that a value may have for each byte of the model's weights and the caller's feeds."""
+"""Bytes that a value may have for each byte of weights and feeds."""
 FREE_NBYTES = 192 << 20
-"""Bytes that a value may have in any case."""
+"""Bytes that a value may have regardless of the model's size."""
 
 TEMPORARIES = 3
-"""Values of a result's size that numpy may make on the way to it."""
+"""Temporaries of a result's size that numpy may allocate to compute it."""
 ELEMENT_S = 10e-9
-"""What numpy takes for an element of a result, all passes over it together."""
+"""Numpy's time per element of a result, over all its passes."""
 
 _held: ContextVar[int] = ContextVar("held_nbytes", default=0)
 
 
 def hold(nbytes: int) -> Token[int]:
-    """Tell what model and caller brought to the run that begins; give the token to ``release`` when it ends."""
+    """Set the size of weights and feeds for a run; pass the returned token to ``release`` when it ends."""
     return _held.set(nbytes)
 
 
@@ -56,7 +56,7 @@ def _half_of_memory() -> int:
 
 
 def check_elements(count: int, dtype: np.dtype[Any], what: str) -> None:
-    """Refuse a tensor of ``count`` elements that cannot reasonably be held; ``what`` names it in the message."""
+    """Refuse a tensor of ``count`` elements if it is too large; ``what`` names it in the message."""
     nbytes = int(count) * dtype.itemsize
     budget = limits.current()
     if budget is not None:
@@ -67,8 +67,8 @@ def check_elements(count: int, dtype: np.dtype[Any], what: str) -> None:
 
 
 def check_empty(shape: Sequence[int], dtype: np.dtype[Any], what: str) -> None:
-    """Refuse an array without elements whose other sizes multiply to more bytes than there are addresses: numpy cannot
-    hold it either.
+    """Refuse an empty array whose other dimensions multiply to more bytes than there are addresses: numpy cannot
+    represent it.
     """
     nbytes = math.prod(d for d in shape if d) * dtype.itemsize
     if nbytes > sys.maxsize:
@@ -76,7 +76,7 @@ def check_empty(shape: Sequence[int], dtype: np.dtype[Any], what: str) -> None:
 
 
 def check_nbytes(nbytes: int, what: str) -> None:
-    """Refuse a value of ``nbytes`` that cannot reasonably be held; ``what`` is the message."""
+    """Refuse a value of ``nbytes`` if it is too large; ``what`` is the message."""
     budget = limits.current()
     if budget is not None:
         budget.check_nbytes(nbytes, what)

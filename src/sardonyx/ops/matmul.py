@@ -13,7 +13,7 @@ from sardonyx.ops.precision import Array, exact_type, narrow, requantize, requir
 from sardonyx.ops.registry import op
 
 _CERTAINLY_SMALL = 1 << 26
-"""A product has at most as many elements as both operands' sizes multiplied, unless its depth is 0."""
+"""Below this product of the operands' sizes the result needs no check: it is no larger, unless the depth is 0."""
 
 
 def _is_float(x: Array) -> bool:
@@ -21,7 +21,7 @@ def _is_float(x: Array) -> bool:
 
 
 def product(what: str, a: Array, b: Array) -> Array:
-    """numpy's matmul, with our errors."""
+    """numpy's matmul, with our error messages."""
     try:
         if a.size * b.size > _CERTAINLY_SMALL or not a.size:
             batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -50,7 +50,7 @@ def gemm(
     transA: int = 0,
     transB: int = 0,
 ) -> Array:
-    """alpha A B + beta C, with A and B transposed on demand."""
+    """alpha A' B' + beta C, where ' optionally transposes."""
     require(a.ndim == 2 and b.ndim == 2, "Gemm: A and B must be matrices", got=(a.shape, b.shape))
     dtype = a.dtype
     if _is_float(a):
@@ -68,7 +68,9 @@ def gemm(
 
 
 def _along(v: Array, axis: int, x: Array) -> Array:
-    """A scale or zero point of one value, one per row (axis -2) or column (-1), or already of full rank."""
+    """A scale or zero point (a scalar, one per row (axis -2) or column (-1), or of full rank), broadcastable to
+    ``x``.
+    """
     if v.ndim != 1 or v.size == 1:
         return v.reshape(()) if v.size == 1 else v
     size = x.shape[axis] if x.ndim > 1 else 1
@@ -77,7 +79,7 @@ def _along(v: Array, axis: int, x: Array) -> Array:
 
 
 def _accumulate(what: str, a: Array, b: Array, a_zero: Array | None, b_zero: Array | None) -> Array:
-    """Exact products of 8-bit integers less their zero points, as whole floats."""
+    """Exact products of 8-bit integers minus their zero points, as floats with integer values."""
     dtype = exact_type(a.shape[-1] if a.ndim else 1) if not _is_float(a) else np.dtype(np.float32)
     left, right = a.astype(dtype), b.astype(dtype)
     if a_zero is not None:
@@ -109,7 +111,7 @@ def qlinear_matmul(
 
 
 def _einsum_size(equation: str, inputs: Sequence[Array]) -> int:
-    """Elements of the result, for an equation that is right; numpy's intermediates are no larger than that."""
+    """Elements of the result of a valid equation; numpy's intermediates are no larger."""
     left, arrow, right = equation.partition("->")
     sizes: dict[str, int] = {}
     broadcast = 1

@@ -1,4 +1,4 @@
-"""ai.onnx.ml: features, labels and maps. Linear models and tree ensembles have files of their own."""
+"""ai.onnx.ml: features, labels and maps. Linear models and tree ensembles have their own files."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def imputer(
     replaced_value_float: float = 0.0,
     replaced_value_int64: int = 0,
 ) -> Array:
-    """One value, or NaN, of the data is replaced by a value for its column."""
+    """Replace one value, or NaN, by a value for its column."""
     if x.dtype.kind == "f":
         wanted, missing = imputed_value_floats, replaced_value_float
     else:
@@ -74,7 +74,7 @@ def imputer(
 
 @op("Normalizer", domain=ML)
 def normalizer(x: Array, *, norm: str = "MAX") -> Array:
-    """Each row over its largest element, its sum of magnitudes or its length; a row of zeros stays."""
+    """Each row divided by its largest element, its sum of magnitudes or its length; a row of zeros is unchanged."""
     table = rows(x).astype(F32)
     if norm == "MAX":
         size = table.max(axis=1, keepdims=True, initial=-np.inf)
@@ -89,7 +89,7 @@ def normalizer(x: Array, *, norm: str = "MAX") -> Array:
 
 @op("FeatureVectorizer", domain=ML)
 def feature_vectorizer(*xs: Array, inputdimensions: Any = ()) -> Array:
-    """The inputs side by side, each cut or filled with zeros to its declared width."""
+    """The inputs concatenated, each truncated or padded with zeros to its declared width."""
     widths = list(inputdimensions) or [rows(x).shape[1] for x in xs]
     if len(widths) != len(xs) or min(widths) < 0:
         raise InvalidGraph("inputdimensions does not fit the inputs", expected=len(xs), got=widths)
@@ -153,7 +153,7 @@ def label_encoder(
     values_strings: Any = None,
     values_tensor: Tensor | None = None,
 ) -> Array:
-    """Each element through a table; what is not in it becomes the default of the values' type."""
+    """Each element looked up in a table; missing ones become the default of the values' type."""
     keys = _column(keys_tensor, keys_floats, keys_int64s, keys_strings, "keys")
     values = _column(values_tensor, values_floats, values_int64s, values_strings, "values")
     if len(keys) != len(values):
@@ -214,9 +214,9 @@ def _written(x: Any) -> str:
 
 @op("CastMap", domain=ML)
 def cast_map(x: Mapping[int, Any], *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1) -> Array:
-    """A map as a row: its values by rising key, or each at the position its key names.
+    """A map as a row: its values by ascending key, or each at the index that its key names.
 
-    Text is what onnxruntime writes: six digits behind the point, and "0.f" where no key is.
+    Text has onnxruntime's format: six decimals, and "0.f" for missing keys.
     """
     casts: dict[str, tuple[Any, Callable[[Any], Any]]] = {
         "TO_FLOAT": (F32, float),

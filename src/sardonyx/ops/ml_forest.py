@@ -1,6 +1,6 @@
-"""A forest of decision trees as flat arrays, walked level by level for many rows and trees at once.
+"""A forest of decision trees as flat arrays, evaluated level by level for many rows and trees at once.
 
-Nodes are numbered leaves first, so that a leaf's number indexes its weights; a leaf is its own child.
+Leaves are numbered first, so that a leaf's number indexes its weights; a leaf is its own child.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRA
 _HOLDS = (operator.le, operator.lt, operator.ge, operator.gt, operator.eq, operator.ne)
 
 BLOCK = 1 << 16
-"""Rows times trees that are walked at once: the positions and what is gathered for them stay in the L2 cache."""
+"""Rows times trees that are evaluated at once: positions and gathered values stay in L2."""
 
 DENSE = 1 << 22
-"""Leaves times targets up to which weights are kept as a matrix."""
+"""Leaves times targets up to which weights are stored as a matrix."""
 
 
 class Forest:
@@ -41,7 +41,7 @@ class Forest:
         track: Array,
         sets: Sequence[Array] = (),
     ) -> None:
-        """``feature`` to ``track`` describe the branches; roots and children are numbered as nodes, leaves first."""
+        """``feature`` to ``track`` describe the branches; roots and children are node numbers, leaves first."""
         count = leaves + len(feature)
         for what, ids in (("root", roots), ("child", true), ("child", false)):
             if len(ids) and (ids.min() < 0 or ids.max() >= count):
@@ -64,11 +64,13 @@ class Forest:
         order = np.argsort(-depth, kind="stable")
         self.roots, self.restore = roots[order].astype(np.intp), np.argsort(order)
         self.live: list[int] = (len(roots) - np.cumsum(np.bincount(depth))).tolist()
-        """How many trees are deeper than each level; none than the last."""
+        """How many trees are deeper than each level."""
         self.child = self.child.reshape(-1)
 
     def _depths(self, roots: Array) -> Array:
-        """The branches above the deepest leaf of each tree. Each has one parent, so no cycle is reached."""
+        """The number of branches above the deepest leaf of each tree. Each node has one parent, so there are no
+        cycles.
+        """
         branches = np.concatenate([self.child[self.leaves :].reshape(-1), roots])
         if np.bincount(branches[branches >= self.leaves], minlength=1).max() > 1:
             raise InvalidGraph("a node of a tree has two parents, or is its own ancestor")
@@ -81,7 +83,7 @@ class Forest:
         return depth
 
     def trees_of_leaves(self) -> Array | None:
-        """The tree that each leaf is in, 0 for one that no tree reaches; None where a leaf is reached in two ways."""
+        """The tree of each leaf, 0 for unreachable ones; None if a leaf is reached in two ways."""
         children, found = self.child.reshape(-1, 2), np.zeros(self.leaves, np.int64)
         at, tree, ways = self.roots, np.arange(len(self.roots)), np.zeros(self.leaves, np.int64)
         while len(at):
@@ -99,10 +101,10 @@ class Forest:
         for live in self.live[:-1]:
             here = at[:live]
             found = values.take(self.feature.take(here) + start)
-            here[...] = self.child.take(2 * here + self._holds(here, found))
+            here[...] = self.child.take(2 * here + self._condition_holds(here, found))
         return at[self.restore]
 
-    def _holds(self, at: Array, value: Array) -> Array:
+    def _condition_holds(self, at: Array, value: Array) -> Array:
         split = self.split.take(at)
         if len(self.modes) == 1 and self.modes[0] != MEMBER:
             holds: Array = _HOLDS[self.modes[0]](value, split)
@@ -124,7 +126,7 @@ class Forest:
         return found
 
     def blocks(self, x: Array) -> list[slice]:
-        """Slices of the rows that are walked together."""
+        """Slices of rows that are evaluated together."""
         if x.shape[1] < self.features:
             raise InvalidArgument("the trees test features that are not there", expected=self.features, got=x.shape[1])
         step = max(1, BLOCK // max(1, len(self.roots)))
@@ -132,7 +134,7 @@ class Forest:
 
 
 class Weights:
-    """What each leaf adds to which target."""
+    """The contributions of leaves to targets."""
 
     def __init__(self, leaves: int, targets: int, leaf: Array, target: Array, weight: Array) -> None:
         if not len(leaf) == len(target) == len(weight):
@@ -145,14 +147,14 @@ class Weights:
         self.dense = leaves * targets <= DENSE
 
     def gather(self, at: Array, ufunc: np.ufunc, initial: float, dtype: Any) -> tuple[Array, Array]:
-        """Combine, tree after tree, the weights of the leaves in (trees, rows); and which targets got any."""
+        """Combine the weights of the leaves in (trees, rows), tree by tree; also which targets got any."""
         out = np.full((at.shape[1], self.targets), initial, dtype)
         seen = np.zeros(out.shape, bool)
         if self.dense:
             table, any_ = self._table(ufunc, initial, dtype)
             if len(at):
                 given = table.take(at, axis=0)
-                # A lone column would be summed pairwise: in another order than a row among others.
+                # numpy would sum a single column pairwise, so a row's result would depend on the batch size.
                 out = ufunc.reduce(given, axis=0) if out.size > 1 else ufunc.accumulate(given, axis=0)[-1]
                 seen = np.logical_or.reduce(any_.take(at, axis=0), axis=0)
             return out, seen
@@ -167,7 +169,7 @@ class Weights:
         return out, seen
 
     def reach_every_target(self, forest: Forest) -> bool:
-        """Whether every row is certain to get a weight for every target: for each, all leaves of some tree have one."""
+        """Whether every row gets a weight for every target: for each target, all leaves of some tree have one."""
         trees = forest.trees_of_leaves()
         if trees is None:
             return False
@@ -187,8 +189,8 @@ class Weights:
         return self._made[1:]
 
 
-class ByIdentity:
-    """What was made from attributes, found again by the very objects, which are kept alive meanwhile."""
+class IdentityCache:
+    """A cache keyed by the identity of attribute objects, which it keeps alive."""
 
     def __init__(self, size: int = 32) -> None:
         self.size, self.lock = size, forks.lock()

@@ -68,7 +68,7 @@ def svm_regressor(
     rho: Any = (),
     support_vectors: Any = (),
 ) -> Array:
-    """One score per row, without the transform: onnxruntime knows none here either."""
+    """One score per row. The post transform is ignored, as in onnxruntime."""
     offset = _vector(rho, None, "rho")[0]
     if n_supports > 0:
         vectors = _matrix(support_vectors, n_supports, "support_vectors")
@@ -97,7 +97,7 @@ def svm_classifier(
     support_vectors: Any = (),
     vectors_per_class: Any = (),
 ) -> tuple[Array, Array]:
-    """libsvm's vote of all pairs of classes, or, without support vectors, liblinear's largest score."""
+    """libsvm's pairwise vote or, without support vectors, liblinear's largest score."""
     labels = class_labels(classlabels_strings, classlabels_ints)
     if labels is None:
         raise InvalidGraph("SVMClassifier has no class labels")
@@ -185,7 +185,7 @@ def _kernel(x: Array, vectors: Array, kind: str, params: Any) -> Array:
 
 
 def _products(x: Array, coefficients: Any, count: int) -> Array:
-    """Each row times ``count`` vectors of weights; weights beyond the input's features are passed over."""
+    """Each row times ``count`` weight vectors; weights beyond the input's features are ignored."""
     table = rows(x).astype(F32)
     features = table.shape[1]
     weights = np.array(coefficients, F32)

@@ -1,4 +1,4 @@
-"""What the classifiers and regressors of ai.onnx.ml do to raw scores, as onnxruntime does it."""
+"""Post-processing of raw scores of ai.onnx.ml's classifiers and regressors, as in onnxruntime."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = np.ndarray[Any, Any]
 
 ML = "ai.onnx.ml"
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
-"""In the order in which TreeEnsemble numbers them."""
+"""In the order of TreeEnsemble's numbers."""
 
 
 def logistic(x: Array) -> Array:
@@ -37,7 +37,7 @@ def softmax(x: Array) -> Array:
 
 
 def softmax_zero(x: Array) -> Array:
-    """A softmax over the scores that are not zero; a zero stays zero."""
+    """A softmax over the nonzero scores; zeros stay zero."""
     top = x.max(axis=-1, keepdims=True, initial=-np.inf)
     live = np.abs(x) > 1e-7
     e = np.where(live, np.exp(x - top), x * np.exp(-top))
@@ -49,7 +49,7 @@ _BY_NAME = {"SOFTMAX": softmax, "LOGISTIC": logistic, "SOFTMAX_ZERO": softmax_ze
 
 
 def transform(scores: Array, name: str) -> Array:
-    """The transform of rows of scores; a single score is only changed by PROBIT."""
+    """The transform of rows of scores; a single score is changed by PROBIT only."""
     if name not in TRANSFORMS:
         raise InvalidGraph(f"post_transform {name!r} is not known", expected=", ".join(TRANSFORMS))
     if name == "NONE" or (scores.shape[-1] == 1 and name != "PROBIT"):
@@ -58,7 +58,7 @@ def transform(scores: Array, name: str) -> Array:
 
 
 def pair(score: Array, name: str, *, complement: bool) -> Array:
-    """Two columns from the score of the second class: its complement to 1, or its negative, stands for the first."""
+    """Two columns from the score of the second class; the first is its complement to 1, or its negative."""
     first = 1 - score if complement else -score
     if name == "LOGISTIC":
         return np.concatenate([logistic(-score), logistic(score)], axis=-1)
@@ -67,7 +67,7 @@ def pair(score: Array, name: str, *, complement: bool) -> Array:
 
 
 def class_labels(strings: Sequence[str] | None, ints: Sequence[int] | None) -> Array | None:
-    """The labels of the classes as an array to index; None when the node names none."""
+    """The class labels as an array to index; None if the node has none."""
     if strings:
         return np.array(strings, dtype=object)
     return np.array(ints, np.int64) if ints else None

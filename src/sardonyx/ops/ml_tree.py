@@ -1,4 +1,4 @@
-"""Tree ensembles: today's TreeEnsemble, and the classifier and regressor it replaced, which have forms of their own."""
+"""Tree ensembles: TreeEnsemble, and the older classifier and regressor, which have separate implementations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from sardonyx.errors import InvalidGraph
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ops.limits import check_elements
-from sardonyx.ops.ml_forest import MEMBER, MODES, ByIdentity, Forest, Weights
+from sardonyx.ops.ml_forest import MEMBER, MODES, Forest, IdentityCache, Weights
 from sardonyx.ops.ml_scores import ML, TRANSFORMS, class_labels, pair, rows, transform
 from sardonyx.ops.registry import op
 
@@ -20,9 +20,9 @@ Model = tuple[Forest, Weights]
 AGGREGATES: dict[str, tuple[np.ufunc, float]] = {
     "AVERAGE": (np.add, 0.0), "SUM": (np.add, 0.0), "MIN": (np.minimum, np.inf), "MAX": (np.maximum, -np.inf),
 }  # fmt: skip
-"""In the order in which TreeEnsemble numbers them."""
+"""In the order of TreeEnsemble's numbers."""
 
-_FORESTS = ByIdentity()
+_FORESTS = IdentityCache()
 
 
 @op("TreeEnsemble", domain=ML)
@@ -61,7 +61,7 @@ def _from_branches(
     roots: Any, feature: Any, splits: Tensor, modes: Tensor, true: Any, true_leaf: Any, false: Any, false_leaf: Any,
     track: Any, members: Tensor | None, targets: int, leaf_target: Any, leaf_weight: Tensor,
 ) -> Model:  # fmt: skip
-    """The form of ai.onnx.ml 5: branches and leaves apart, children numbered in either."""
+    """The format of ai.onnx.ml 5: branches and leaves are separate arrays, and children index either."""
     columns = [np.array(c, np.int64) for c in (feature, true, true_leaf, false, false_leaf)]
     mode, split, weight = modes.numpy().reshape(-1), splits.numpy().reshape(-1), leaf_weight.numpy().reshape(-1)
     _same_length(len(mode), *columns, split, _tracks(track, len(mode)))
@@ -201,10 +201,10 @@ def tree_ensemble_classifier(
 
 
 def _binary(labels: Array, scores: Array, seen: Array, base: Array, weights: Weights, name: str) -> tuple[Array, Array]:
-    """Two classes (or one) as onnxruntime decides them.
+    """The decision between two classes (or one), as in onnxruntime.
 
-    With leaves for one class only, its score is compared with one half, or with zero where weights are mixed; with
-    leaves for both, the second class wins whenever its score is positive, and integer labels are then 1 and 0.
+    With leaves for one class only, its score is compared with 0.5, or with zero if there are negative and positive
+    weights. With leaves for both, the second class wins if its score is positive, and integer labels are then 1 and 0.
     """
     one_sided = len(labels) == 2 and len(np.unique(weights.target)) == 1
     second = seen[:, 1] if len(labels) == 2 else np.zeros(len(scores), bool)
@@ -238,7 +238,9 @@ def _from_nodes(
     track: Any, targets: int, weight_tree: Any, weight_node: Any, target: Any, weights: Any,
     weights_tensor: Tensor | None,
 ) -> Model:  # fmt: skip
-    """The form before ai.onnx.ml 5: leaves among the nodes, known by tree and number; a tree begins with its root."""
+    """The format before ai.onnx.ml 5: leaves among the nodes, addressed by tree and number; a tree begins with its
+    root.
+    """
     split, weight = _values(values, values_tensor), _values(weights, weights_tensor)
     tree, node, feature, true, false = (np.array(c, np.int64) for c in (tree, node, feature, true, false))
     kinds = {name: i for i, name in enumerate((*MODES[:MEMBER], "LEAF"))}
@@ -274,7 +276,7 @@ def _from_nodes(
 
 
 class _Finder:
-    """Positions of nodes by tree and number."""
+    """Positions of nodes by tree and node number."""
 
     def __init__(self, tree: Array, node: Array) -> None:
         if tree.size and (min(tree.min(), node.min()) < 0 or max(tree.max(), node.max()) >= 1 << 31):
@@ -298,7 +300,7 @@ class _Finder:
 
 
 def _scores(model: Model, x: Array, aggregate: str, dtype: Any) -> tuple[Array, Array]:
-    """The combined weights of every row as (rows, targets), zero where no leaf gave any; and where one did."""
+    """The combined weights of every row as (rows, targets), zero without leaves; and a mask of those with leaves."""
     forest, weights = model
     table = rows(x)
     if table.dtype.kind != "f" or table.dtype.itemsize < 4:

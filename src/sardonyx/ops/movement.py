@@ -1,6 +1,6 @@
-"""Operators that move elements without computing on them: reshape, transpose, slice, pad, join, cut.
+"""Operators that move elements without computing on them: reshape, transpose, slice, pad, concatenate, split.
 
-Results are views of their inputs wherever numpy allows it.
+Results are views of their inputs if numpy allows it.
 """
 
 from __future__ import annotations
@@ -134,11 +134,11 @@ def split(
         lengths = [max(min(each, size - i * each), 0) for i in range(parts)]
     if sum(lengths) != size or any(n < 0 for n in lengths):
         raise InvalidArgument(f"Split: lengths must sum to the dimension of axis {axis}, {size}", got=lengths)
-    return tuple(cut(x, axis, lengths))
+    return tuple(split_views(x, axis, lengths))
 
 
-def cut(x: Array, axis: int, lengths: Sequence[int]) -> list[Array]:
-    """Views of consecutive parts of an axis."""
+def split_views(x: Array, axis: int, lengths: Sequence[int]) -> list[Array]:
+    """Views of consecutive slices of an axis."""
     lead = (slice(None),) * axis
     parts, start = [], 0
     for n in lengths:
@@ -167,8 +167,8 @@ def slice_(x: Array, starts: Array, ends: Array, axes: Array | None = None, step
 def pad(
     x: Array, pads: Array, constant: Array | None = None, axes: Array | None = None, *, mode: str = "constant"
 ) -> Array:
-    """Negative pads crop first; then each axis is lengthened, the first axis first. What a pad crops beyond the
-    axis is missing from the other pad.
+    """Negative pads crop first; then each axis is padded in order. If a pad crops more than the axis has, the rest is
+    cropped from the other pad.
     """
     along = tuple(range(x.ndim)) if axes is None else normal_axes(ints(axes), x.ndim, "Pad")
     amounts = ints(pads)
@@ -228,7 +228,7 @@ def center_crop_pad(x: Array, shape: Array, *, axes: Sequence[int] | None = None
 
 
 def _middle(sizes: Sequence[int], others: Sequence[int]) -> tuple[slice, ...]:
-    """The part of a tensor of ``sizes`` that lines up with the middle of one of ``others``."""
+    """The slice of a tensor of ``sizes`` that is centred on one of ``others``."""
     starts = [max(n - m, 0) // 2 for n, m in zip(sizes, others, strict=True)]
     return tuple(slice(s, s + min(n, m)) for s, n, m in zip(starts, sizes, others, strict=True))
 
@@ -265,7 +265,7 @@ def _blocks(x: Array, blocksize: int, name: str) -> tuple[int, ...]:
 
 @op("ReverseSequence")
 def reverse_sequence(x: Array, lengths: Array, *, batch_axis: int = 1, time_axis: int = 0) -> Array:
-    """The first ``lengths[b]`` steps of sequence b backwards, the others as they are."""
+    """The first ``lengths[b]`` steps of sequence b reversed, the others unchanged."""
     batch = normal_axis(batch_axis, x.ndim, "ReverseSequence")
     time = normal_axis(time_axis, x.ndim, "ReverseSequence")
     steps = x.shape[time]
@@ -304,7 +304,7 @@ def trilu(x: Array, k: Array | None = None, *, upper: int = 1) -> Array:
 def tensor_scatter(
     past: Array, update: Array, write_indices: Array | None = None, *, mode: str = "linear", axis: int = -2
 ) -> Array:
-    """``update`` written into a copy of the cache, each batch entry from its own position on."""
+    """``update`` written into a copy of the cache, for each batch entry from its own position."""
     axis = normal_axis(axis, past.ndim, "TensorScatter")
     room, length = past.shape[axis], update.shape[axis]
     beside = [a for a in range(past.ndim) if a != axis]

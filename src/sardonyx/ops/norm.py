@@ -1,4 +1,4 @@
-"""Normalizations. Statistics are taken in float32 or wider, whatever the tensor's type."""
+"""Normalizations. Statistics are computed in float32 or wider, whatever the tensor's type."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sardonyx.ops.window import Ints
 
 
 def _standardize(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
-    """(x - mean) / sqrt(var + epsilon) over ``axes``, with the mean and the reciprocal deviation."""
+    """(x - mean) / sqrt(var + epsilon) over ``axes``, the mean, and 1 / sqrt(var + epsilon)."""
     mean = x.mean(axis=axes, keepdims=True)
     centered = x - mean
     variance = np.square(centered).mean(axis=axes, keepdims=True)
@@ -115,7 +115,7 @@ def rms_normalization(x: Array, scale: Array, *, axis: int = -1, epsilon: float 
 
 @op("LpNormalization")
 def lp_normalization(x: Array, *, axis: int = -1, p: int = 2) -> Array:
-    """x divided by its p-norm along an axis; 0 where that norm is 0."""
+    """x divided by its p-norm along an axis; 0 if the norm is 0."""
     if p not in (1, 2):
         raise errors.InvalidArgument("LpNormalization: p must be 1 or 2", got=p)
     require(-x.ndim <= axis < x.ndim, f"LpNormalization: axis is out of range for rank {x.ndim}", got=axis)
@@ -126,7 +126,7 @@ def lp_normalization(x: Array, *, axis: int = -1, p: int = 2) -> Array:
 
 @op("MeanVarianceNormalization")
 def mean_variance_normalization(x: Array, *, axes: Ints = (0, 2, 3)) -> Array:
-    """Over all axes where ``axes`` is empty, as the reductions of ONNX's function body are."""
+    """Normalizes over all axes if ``axes`` is empty, as ONNX's function body does."""
     require(all(-x.ndim <= a < x.ndim for a in axes), f"axes are out of range for rank {x.ndim}", got=list(axes))
     wide, over = widen(x), tuple(axes) or None
     centered = wide - wide.mean(axis=over, keepdims=True)
@@ -136,7 +136,7 @@ def mean_variance_normalization(x: Array, *, axes: Ints = (0, 2, 3)) -> Array:
 
 @op("LRN")
 def lrn(x: Array, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Array:
-    """x over a power of the mean square of the ``size`` channels around each."""
+    """x divided by a power of the mean square of the ``size`` adjacent channels."""
     require(x.ndim >= 2 and size >= 1, "LRN: a channel axis and a positive size are needed", got=(x.shape, size))
     wide = widen(x)
     before, channels = (size - 1) // 2, x.shape[1]

@@ -1,7 +1,7 @@
 """Pointwise operators: arithmetic, comparison, logic, bits, rounding and elementary functions.
 
-Each is a scalar program (see ``ir.scalar``), written once. ``pointwise`` registers its numpy meaning, with ONNX's
-broadcasting, and keeps the program for the providers that compile it.
+Each is a scalar program (see ``ir.scalar``). ``pointwise`` registers its numpy implementation, with ONNX's
+broadcasting,
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 F = TypeVar("F", bound=Callable[..., Expr])
 
 PROGRAMS: dict[tuple[str, str], Callable[..., Expr]] = {}
-"""How operators are written, by domain and name."""
+"""Functions that write scalar programs, by domain and operator."""
 _LARGE = 1 << 28
 
 
@@ -39,7 +39,7 @@ def pointwise(name: str, *, domain: str = "") -> Callable[[F], F]:
 
 
 def meaning_of(name: str, fn: Callable[..., Expr]) -> Callable[..., Array]:
-    """The numpy meaning of a scalar program, with ONNX's broadcasting."""
+    """The numpy implementation of a scalar program, with ONNX's broadcasting."""
     _, *parameters = inspect.signature(fn).parameters.values()
     has_optional = any(p.default is None for p in parameters)
     programs: dict[Any, Program] = {}
@@ -68,14 +68,14 @@ def meaning_of(name: str, fn: Callable[..., Expr]) -> Callable[..., Array]:
 
 
 def program_of(name: str, arity: int | Sequence[bool], *, domain: str = "", **attributes: Any) -> Program | None:
-    """The scalar program of an operator for so many inputs (or: for these inputs present); None if it has none."""
+    """The scalar program of an operator for this number of inputs, or for these present inputs; None if it has none."""
     fn = PROGRAMS.get((domain, name))
     present = (True,) * arity if isinstance(arity, int) else tuple(arity)
     return None if fn is None else trace(fn, present, **hashable(attributes))
 
 
 def hashable(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes by which a program is known: lists as tuples."""
+    """Attributes as a cache key: lists as tuples."""
     return {k: tuple(v) if isinstance(v, list) else v for k, v in attributes.items()}
 
 

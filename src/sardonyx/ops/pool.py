@@ -1,4 +1,4 @@
-"""Pooling over sliding windows, axis by axis where the reduction allows it."""
+"""Pooling over sliding windows, axis by axis if the reduction allows it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def average_pool(
     pads: Ints | None = None,
     strides: Ints | None = None,
 ) -> Array:
-    """Means; padding counts on demand, what ceil_mode adds beyond the padding never does."""
+    """Means. Padding counts if ``count_include_pad`` is set; what ceil_mode adds beyond the padding never does."""
     window = _window("AveragePool", x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     total = _fold(window.pad(widen(x)), window, np.add)
     counts = []
@@ -115,7 +115,7 @@ def max_pool(
 
 
 def _maximum_and_place(padded: Array, window: Window, storage_order: int) -> tuple[Array, Array]:
-    """Maxima, and where in its plane each first occurs: row-major, or column-major for storage order 1."""
+    """Maxima, and the index of each first maximum in its channel: row-major, or column-major for storage order 1."""
     order = "F" if storage_order else "C"
     plane = np.arange(math.prod(window.size), dtype=np.int64).reshape((1, 1, *window.size), order=order)  # type: ignore[call-overload]
     places = window.pad(plane, -1)
@@ -158,7 +158,7 @@ def max_unpool(
     pads: Ints | None = None,
     strides: Ints | None = None,
 ) -> Array:
-    """Values at the places that MaxPool took them from, zeros elsewhere."""
+    """Values at the indices from MaxPool, zeros elsewhere."""
     what, rank = "MaxUnpool", x.ndim - 2
     require(rank >= 1, f"{what}: the input needs a batch, a channel and spatial axes", got=x.shape)
     require(
@@ -198,7 +198,7 @@ def max_unpool(
 
 @op("MaxRoiPool")
 def max_roi_pool(x: Array, rois: Array, *, pooled_shape: Ints, spatial_scale: float = 1.0) -> Array:
-    """The maximum of each cell of a grid laid over each region of interest; empty cells are 0."""
+    """The maximum of each cell of a grid over each region of interest; empty cells are 0."""
     what = "MaxRoiPool"
     require(x.ndim == 4, f"{what}: the input must be (batch, channels, height, width)", got=x.shape)
     require(rois.ndim == 2 and rois.shape[1] == 5, f"{what}: rois must have five columns", got=rois.shape)

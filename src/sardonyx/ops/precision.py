@@ -1,4 +1,4 @@
-"""The types that meanings compute in: narrow floats widen to float32, and results round once."""
+"""Computation types: narrow floats are widened to float32, and results are rounded once."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def require(holds: bool, what: str, *, expected: object = None, got: object = No
 
 
 def compute_type(*arrays: Array) -> np.dtype[Any]:
-    """float64 when one of the arrays has it, else float32."""
+    """float64 if one of the arrays has it, else float32."""
     return _F64 if any(a.dtype == _F64 for a in arrays) else _F32
 
 
 def widen(x: Array) -> Array:
-    """``x`` in float32 or float64; itself when it is so already."""
+    """``x`` in float32 or float64."""
     return x if x.dtype == _F32 or x.dtype == _F64 else x.astype(_F32)
 
 
@@ -36,13 +36,13 @@ def narrow(y: Any, dtype: np.dtype[Any]) -> Array:
 
 
 def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)), without overflow on either side."""
+    """1 / (1 + exp(-x)), without overflow."""
     small = np.exp(-np.abs(x))
     return np.asarray(np.where(x >= 0, 1, small) / (1 + small))
 
 
 def per_channel(v: Array, rank: int) -> Array:
-    """A vector over axis 1 of a tensor of this rank, ready to broadcast."""
+    """A vector over axis 1, broadcastable to a tensor of this rank."""
     return v.reshape((-1,) + (1,) * (rank - 2))
 
 
@@ -60,7 +60,7 @@ def largest_float(dtype: np.dtype[Any]) -> float:
 
 
 def saturate(x: Array, dtype: np.dtype[Any]) -> Array:
-    """Cast to a narrower type: out of range becomes the nearest end, integers round half to even."""
+    """Cast to a narrower type: values out of range are clamped, and integers round half to even."""
     if dtypes.of_numpy(dtype).is_integer:
         low, high = integer_range(dtype)
         rounded = np.clip(np.rint(x), low, high) if x.dtype.kind == "f" else np.clip(x, low, high)
@@ -80,7 +80,7 @@ def wrap_int32(x: Array) -> Array:
 
 
 def requantize(acc: Array, scale: Array, zero_point: Array) -> Array:
-    """Accumulators times ``scale``, rounded half to even, moved to ``zero_point``, saturated to its type."""
+    """Accumulators times ``scale``, rounded half to even, plus ``zero_point``, saturated to its type."""
     scaled = acc.astype(np.float32) * scale.astype(np.float32)
     if not dtypes.of_numpy(zero_point.dtype).is_integer:
         return saturate(scaled + zero_point.astype(np.float32), zero_point.dtype)

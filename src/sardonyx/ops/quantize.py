@@ -11,8 +11,8 @@ from sardonyx.ops.registry import op
 from sardonyx.ops.window import along
 
 
-def _spread(what: str, v: Array, x: Array, axis: int, block_size: int) -> Array:
-    """A scale or zero point (one value, a vector along ``axis``, or one per block) broadcastable to ``x``."""
+def _broadcastable(what: str, v: Array, x: Array, axis: int, block_size: int) -> Array:
+    """A scale or zero point (a scalar, a vector along ``axis``, or one per block) broadcastable to ``x``."""
     if v.size == 1 and v.ndim <= 1:
         return v.reshape(())
     require(-x.ndim <= axis < x.ndim, f"{what}: axis is out of range for rank {x.ndim}", got=axis)
@@ -29,7 +29,7 @@ def _spread(what: str, v: Array, x: Array, axis: int, block_size: int) -> Array:
 
 
 def _division_type(scale: Array, precision: int) -> np.dtype[np.generic]:
-    """The type a quantization divides in: the one asked for, or the scale's where that is a plain float."""
+    """The type in which a quantization divides: ``precision``, or else the scale's if that is a plain float."""
     if precision:
         return dtypes.of_onnx(precision).numpy
     kind = dtypes.of_numpy(scale.dtype)
@@ -58,8 +58,8 @@ def quantize_linear(
         require(fits, f"{what}: scale and zero point differ in shape", expected=y_scale.shape, got=y_zero_point.shape)
         target = y_zero_point.dtype
     work = _division_type(y_scale, precision)
-    ratio = widen(x.astype(work, copy=False) / _spread(what, y_scale, x, axis, block_size).astype(work))
-    zero = None if y_zero_point is None else _spread(what, y_zero_point, x, axis, block_size)
+    ratio = widen(x.astype(work, copy=False) / _broadcastable(what, y_scale, x, axis, block_size).astype(work))
+    zero = None if y_zero_point is None else _broadcastable(what, y_zero_point, x, axis, block_size)
     return _to_quantized(ratio, zero, target, bool(saturate))
 
 
@@ -88,14 +88,14 @@ def dequantize_linear(
     if x_zero_point is not None:
         fits = x_zero_point.shape == x_scale.shape or x_zero_point.size == x_scale.size == 1
         require(fits, f"{what}: scale and zero point differ in shape", expected=x_scale.shape, got=x_zero_point.shape)
-        y -= _spread(what, x_zero_point, x, axis, block_size).astype(y.dtype)
-    y *= _spread(what, x_scale, x, axis, block_size).astype(y.dtype)
+        y -= _broadcastable(what, x_zero_point, x, axis, block_size).astype(y.dtype)
+    y *= _broadcastable(what, x_scale, x, axis, block_size).astype(y.dtype)
     return narrow(y, dtypes.of_onnx(output_dtype).numpy if output_dtype else x_scale.dtype)
 
 
 @op("DynamicQuantizeLinear")
 def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
-    """uint8 values, with the scale and zero point that map the data's range, widened to 0, onto 0 to 255."""
+    """uint8 values, with the scale and zero point that map the data's range, extended to 0, to 0 to 255."""
     low, high = integer_range(np.dtype(np.uint8))
     least = np.minimum(x.min(initial=0), np.float32(0))
     most = np.maximum(x.max(initial=0), np.float32(0))

@@ -1,13 +1,13 @@
 """Operators that draw random numbers.
 
-A node's ``seed`` starts a stream of its own. Meanings keep no state: without ``generator`` a seeded node draws the
-beginning of its stream at every call. Whoever wants the stream to advance from run to run, as onnxruntime's does,
-keeps ``stream(seed)`` with the node and passes it as ``generator``. Nodes without a seed share one process-wide stream,
-which ``set_seed`` restarts.
+Number i of a stream is a function of the seed and i: ten rounds of Philox2x32 give two 32-bit words. That function, and
+the conversion of the words to floats, is a scalar program, so every provider draws the same numbers. Dropout alone
+draws from numpy's ``RandomState``, whose values ONNX's own test cases expect.
 
-Number i of a stream is a function of the seed and i: Philox2x32 of ten rounds gives two words of 32 bits. That
-function, and what becomes of the words, is a scalar program, so every provider draws the same numbers.
-Dropout alone draws from numpy's ``RandomState``, whose values ONNX's own cases expect.
+A node's ``seed`` starts a stream of its own. The functions here keep no state: without ``generator``, a seeded node
+draws the start of its stream in every call. A stream advances from run to run, as onnxruntime's does, if
+``stream(seed)`` is kept with the node and passed as ``generator``. Nodes without a seed share one stream per process;
+``set_seed`` restarts it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _U64 = dtypes.of_name("u64")
 
 
 class Stream:
-    """How far a sequence of numbers has been drawn. ``words`` are the seed and the number of the next draw."""
+    """The position in a sequence of random numbers. ``words`` are the seed and the index of the next number."""
 
     def __init__(self, seed: int) -> None:
         self.words: Array = np.array([seed & _LOW, 0], np.int64)
@@ -45,7 +45,7 @@ class Stream:
             self.__dict__.pop("legacy", None)
 
     def take(self, count: int) -> tuple[int, int]:
-        """The seed, and the first of so many numbers that nobody else draws."""
+        """Reserve ``count`` numbers; returns the seed and the index of the first."""
         with self._lock:
             seed, first = self.words.tolist()
             self.words[1] += count
@@ -60,7 +60,7 @@ _shared = Stream(int(np.random.SeedSequence().generate_state(1)[0]))
 
 
 def set_seed(seed: int) -> None:
-    """Restart the stream of the nodes that have no seed."""
+    """Restart the stream of nodes without a seed."""
     _shared.restart(int(seed))
 
 
@@ -69,11 +69,11 @@ def stream(seed: float | None) -> Stream:
     return Stream(int(seed)) if seed is not None and math.isfinite(seed) else _shared
 
 
-# Scalar programs over the number of an element, the number of the first draw, and the seed
+# Scalar programs over the index of an element, the index of the first draw, and the seed
 
 
 def _words(e: Emitter, index: Expr, first: Expr, seed: Expr) -> tuple[Expr, Expr]:
-    """Two words of 32 bits, as u64."""
+    """Two random 32-bit words, as u64."""
     counter, key = e.cast(index + first, _U64), e.cast(seed, _U64)
     a, b = counter & _LOW, e.shr(counter, 32)
     for _ in range(_ROUNDS):
@@ -89,7 +89,7 @@ def _top(e: Emitter, word: Expr, work: DType) -> Expr:
 
 
 def _unit(e: Emitter, words: tuple[Expr, Expr], work: DType) -> Expr:
-    """At least 0 and below 1: 24 bits, or 53 in f64."""
+    """A uniform number in [0, 1): 24 bits, or 53 in f64."""
     a, b = words
     if work is dtypes.f32:
         return _top(e, a, work) * 2.0**-24
@@ -101,7 +101,7 @@ def uniform(e: Emitter, index: Expr, first: Expr, seed: Expr, *, low: float, hig
 
 
 def normal(e: Emitter, index: Expr, first: Expr, seed: Expr, *, mean: float, scale: float, work: DType) -> Expr:
-    """By Box and Muller, from one word for the distance and one for the angle."""
+    """Box-Muller: one word for the radius and one for the angle."""
     a, b = _words(e, index, first, seed)
     distance = e.sqrt(e.log((_top(e, a, work) + 1) * 2.0**-24) * -2)
     return distance * e.cos(_top(e, b, work) * (2 * math.pi * 2.0**-24)) * scale + mean
@@ -113,7 +113,7 @@ def flag(e: Emitter, index: Expr, first: Expr, seed: Expr, p: Expr, *, work: DTy
 
 
 def gumbel(e: Emitter, index: Expr, first: Expr, seed: Expr, x: Expr) -> Expr:
-    """The class whose sum is the largest is drawn with its probability, of which x is the logarithm but for a shift."""
+    """x plus Gumbel noise: the class with the largest sum is drawn with probability proportional to exp(x)."""
     unit = (_top(e, _words(e, index, first, seed)[0], dtypes.f64) + 0.5) * 2.0**-24
     return e.cast(x, dtypes.f64) - e.log(-e.log(unit))
 
@@ -237,7 +237,7 @@ def dropout(
     generator: Stream | None = None,
     outputs: int = 1,
 ) -> tuple[Array, ...]:
-    """The input itself, unless in training: then elements are dropped with probability ``ratio``, the rest scaled."""
+    """The input, except in training: there elements are dropped with probability ``ratio`` and the rest is scaled."""
     drop = 0.5 if ratio is None else float(scalar(ratio, "Dropout: ratio"))
     if training_mode is None or not scalar(training_mode, "Dropout: training_mode") or drop == 0:
         return (x, np.ones(x.shape, bool)) if outputs > 1 else (x,)

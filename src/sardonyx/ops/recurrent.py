@@ -1,4 +1,4 @@
-"""Recurrent layers: one matrix product projects all inputs, then a loop walks over time."""
+"""Recurrent layers: one matrix product projects the inputs of all steps, then a loop runs over time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Step = Callable[[Array, State], State]
 
 
 class _Layer:
-    """Inputs of a recurrent operator, checked, widened and brought to layout 0."""
+    """Inputs of a recurrent operator, checked, widened and converted to layout 0."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class _Layer:
         self.states = [zeros if s is None else np.swapaxes(widen(s), 0, 1) if layout else widen(s) for s in states]
 
     def bias(self, way: int) -> Array:
-        """Those of the inputs and of the state, for cells that add both to the same gates."""
+        """The sum of input and state biases, for cells that add both to the same gates."""
         return np.asarray(np.add(*np.split(self.b[way], 2)))
 
     def run(self, bias: Callable[[int], Array], step: Callable[[int], Step]) -> tuple[Array, ...]:
-        """Y and the last state of every kind, over all directions; ``bias`` and ``step`` are those of one direction."""
+        """Y and the last state of every kind, over all directions; ``bias`` and ``step`` take a direction."""
         steps, batch, width = self.x.shape
         ys, finals = [], []
         for way, backwards in enumerate(self.reverse):
@@ -99,7 +99,7 @@ class _Layer:
         return tuple(narrow(v, self.dtype) for v in (all_y, *lasts))
 
     def _order(self, backwards: bool) -> Array | None:
-        """For a reverse direction, the input step each step reads: its sequence from the end, padding as it is."""
+        """For a reverse direction, the input step that each step reads: the sequence reversed, padding unchanged."""
         if not backwards:
             return None
         steps, batch, _ = self.x.shape

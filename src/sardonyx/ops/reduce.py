@@ -1,7 +1,7 @@
 """Reductions along axes, running sums, softmax.
 
-Floats narrower than 32 bits are accumulated in f32 and rounded once. Integers wrap. A maximum over nothing is the
-least value of its type, a minimum the greatest; NaN wins both.
+Floats narrower than 32 bits are accumulated in f32 and rounded once. Integers wrap. An empty maximum is the least value
+of its type, an empty minimum the greatest; NaN propagates.
 """
 
 from __future__ import annotations
@@ -158,14 +158,14 @@ _cumulative("CumProd", np.multiply.accumulate, 1)
 
 
 def softmax_parts(x: Array, axis: int) -> tuple[Array, Array]:
-    """``x`` less its maximum along the axis, and the exponentials of that."""
+    """``x`` minus its maximum along the axis, and the exponentials of that."""
     shifted = x - x.max(axis=axis, keepdims=True, initial=-np.inf)
     return shifted, np.exp(shifted)
 
 
 @op("Softmax")
 def softmax(x: Array, *, axis: int = -1) -> Array:
-    """In a narrow type every step of ONNX's function body rounds: the exponentials, their sum, the quotient."""
+    """In narrow types every step of ONNX's function body rounds: the exponentials, their sum, the quotient."""
     axis = normal_axis(axis, x.ndim, "Softmax")
     with np.errstate(all="ignore"):
         wide = widen_floats(x)

@@ -1,8 +1,7 @@
 """Regular expressions in RE2's syntax, matched in time linear in the text.
 
-A pattern is parsed to a tree, the tree compiled to a nondeterministic automaton, and that run as a deterministic one
-whose states are made as the text needs them. Whole strings are matched, or the longest match at the leftmost place is
-found, so greediness and captures mean nothing.
+A pattern is parsed to a tree and compiled to a nondeterministic automaton, which runs as a deterministic one whose
+states
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ MAX_REPEAT = 1000
 MAX_NESTING = 100
 MAX_STATES = 20_000
 MAX_CACHED = 10_000
-"""Deterministic states that are kept; past that they are made anew."""
+"""Deterministic states that are cached; when there are more, the cache is cleared."""
 MAX_STEPS = 5_000_000
 """Automaton states that may be visited for one string, in about two seconds."""
 
@@ -52,7 +51,7 @@ _ESCAPES = {"a": "\a", "f": "\f", "t": "\t", "n": "\n", "r": "\r", "v": "\v"}
 
 @lru_cache(maxsize=256)
 def compile(pattern: str) -> Automaton:
-    """The automaton of a pattern; InvalidArgument where the pattern is wrong."""
+    """The automaton of a pattern; InvalidArgument if the pattern is invalid."""
     return Automaton(_Parser(pattern).parse())
 
 
@@ -292,7 +291,7 @@ class _Parser:
         return Tree("char", test=lambda x: contains(x) != negated)
 
     def _class_char(self, tests: list[Test]) -> str | None:
-        """One character of a class, or None after having added a set."""
+        """One character of a class; None if it was a predefined set, which is added to ``tests``."""
         c = self._next()
         if c != "\\":
             return c
@@ -310,7 +309,7 @@ def _is_member(members: frozenset[str], outside: bool, x: str) -> bool:
 
 @dataclass(eq=False)
 class State:
-    """Reads one character if it has a test, else passes to all of ``then`` at once, where its assertion holds."""
+    """Reads one character if it has a test; else continues with all of ``then`` if its assertion holds."""
 
     test: Test | None = None
     condition: str = ""
@@ -332,7 +331,7 @@ class Automaton:
         return State(test, condition, list(then))
 
     def _build(self, tree: Tree, then: State) -> State:
-        """A state from which the tree is matched before ``then`` goes on."""
+        """A state that matches the tree and then continues with ``then``."""
         if tree.kind == "char":
             return self._state(test=tree.test, then=(then,))
         if tree.kind == "assert":
@@ -357,7 +356,7 @@ class Automaton:
         return then
 
     def matches(self, text: str) -> bool:
-        """Whether the whole text is matched."""
+        """Whether the whole text matches."""
         states, before = self._start
         steps = 0
         for c in text:
@@ -378,7 +377,9 @@ class Automaton:
         return self.accept in self._closure(states, before, "")
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """The leftmost, and there longest, match; then that of what follows it, or follows the next character."""
+        """The leftmost longest match, then the next one after it, and so on. An empty match advances by one
+        character.
+        """
         begin = steps = 0
         while begin <= len(text):
             end, steps = self._longest(text, begin, steps)
@@ -389,7 +390,7 @@ class Automaton:
             begin = max(end, begin + 1)
 
     def _longest(self, text: str, begin: int, steps: int) -> tuple[int | None, int]:
-        """Where the longest match that begins there ends, and the steps taken for this text so far."""
+        """The end of the longest match that begins at ``begin``, and the steps spent on this text so far."""
         states, before = self._start
         if begin:
             before = _kind(text[begin - 1])
@@ -406,7 +407,7 @@ class Automaton:
         return end, steps
 
     def _step(self, states: frozenset[State], before: str, after: str) -> tuple[bool, frozenset[State], str, int]:
-        """Whether a match ends before ``after``, the states behind it, and how much work that was."""
+        """Whether a match ends before ``after``, the states after reading it, and the number of states visited."""
         key = (states, before, after)
         found = self._steps.get(key)
         if found is not None:
@@ -419,14 +420,14 @@ class Automaton:
         return *found, len(reached)
 
     def _closure(self, states: frozenset[State], before: str, after: str) -> set[State]:
-        """The states reached without reading, between a character of kind ``before`` and ``after`` ("" at the end)."""
+        """The states reachable without reading a character, between ``before`` and ``after`` ("" at the end)."""
         reached: set[State] = set()
         todo = list(states)
         while todo:
             state = todo.pop()
             if state not in reached:
                 reached.add(state)
-                if state.test is None and (not state.condition or _holds(state.condition, before, after)):
+                if state.test is None and (not state.condition or _condition_holds(state.condition, before, after)):
                     todo += state.then
         return reached
 
@@ -435,7 +436,7 @@ def _kind(c: str) -> str:
     return "word" if c in _WORD else "newline" if c == "\n" else "other"
 
 
-def _holds(condition: str, before: str, after: str) -> bool:
+def _condition_holds(condition: str, before: str, after: str) -> bool:
     if condition == "text start":
         return before == "start"
     if condition == "text end":

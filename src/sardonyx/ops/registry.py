@@ -1,10 +1,11 @@
-"""The table of operator meanings.
+"""The table of operators.
 
-A meaning is a Python function over numpy values: tensors positional (None where an optional one is left out),
-attributes keyword-only with ONNX's defaults, returning an array or a tuple of outputs. It never writes into its inputs.
-Two keywords are not attributes, and are supplied to the functions that declare them: ``outputs``, how many outputs the
-node has, and ``generator``, the node's own stream of random numbers.
-Only the newest version of an operator has a meaning: ``normalize`` brings older ones to that form.
+An operator's implementation is a Python function on numpy values: tensors are positional (None for an omitted one),
+attributes keyword-only with ONNX's defaults, and it returns an array or a tuple of outputs. It never writes to its
+inputs. Two keywords are not attributes and are passed to the functions that declare them: ``outputs``, the number of
+outputs of the node, and ``generator``, the node's own random stream.
+
+Only the newest version of an operator is implemented: ``normalize`` upgrades older ones.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ SUPPLIED = frozenset({"outputs", "generator"})
 
 @dataclass(frozen=True)
 class Custom:
-    """What an operator of a user's own has beside its meaning."""
+    """Additional properties of a custom operator."""
 
     function: Callable[..., Any]
-    """What the user wrote."""
+    """The user's function."""
     parts: tuple[Any, ...]
-    """All that decides what the operator does: caches are asked by its digest."""
+    """Everything that the operator's result depends on; its digest is part of cache keys."""
     check: Callable[[Node], None]
-    """Raises InvalidGraph for a node that the operator cannot be."""
+    """Raises InvalidGraph for an invalid node."""
     launch: Callable[..., Any] | None = None
     """The kernel and its arguments, for views of inputs and outputs."""
 
 
 @dataclass(frozen=True)
 class Op:
-    """An operator and the interpretations attached to it."""
+    """An operator: its numpy implementation and further properties."""
 
     domain: str
     name: str
@@ -54,7 +55,7 @@ class Op:
     supplied: frozenset[str]
     """Which of ``SUPPLIED`` the function takes."""
     pure: bool = True
-    """False for operators whose result is not a function of their inputs: never folded, never shared."""
+    """False if the result is not a function of the inputs: such nodes are not folded or merged."""
     custom: Custom | None = None
 
 
@@ -63,7 +64,7 @@ _loaded = False
 
 
 def op(name: str, *, domain: str = "", pure: bool = True) -> Callable[[F], F]:
-    """Register the numpy meaning of an operator."""
+    """Register the numpy implementation of an operator."""
 
     def register(fn: F) -> F:
         assert (domain, name) not in _OPS, f"{domain}.{name} has a meaning already"
@@ -74,14 +75,14 @@ def op(name: str, *, domain: str = "", pure: bool = True) -> Callable[[F], F]:
 
 
 def add(domain: str, name: str, fn: Callable[..., Any], *, pure: bool = True, custom: Custom | None = None) -> None:
-    """Put a meaning into the table, in place of one that is there."""
+    """Add an implementation to the table, replacing an existing one."""
     keywords = {p.name for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY}
     attributes, supplied = frozenset(keywords - SUPPLIED), frozenset(keywords & SUPPLIED)
     _OPS[domain, name] = Op(domain, name, fn, attributes, supplied, pure, custom)
 
 
 def find(domain: str, name: str) -> Op | None:
-    """The meaning of an operator, or None when this table has none."""
+    """The entry of an operator; None if it is not in the table."""
     global _loaded
     if not _loaded:
         for family in FAMILIES:
@@ -96,5 +97,5 @@ def every() -> list[Op]:
 
 
 def customs() -> list[Op]:
-    """Operators that users have defined."""
+    """All custom operators."""
     return [op for op in list(_OPS.values()) if op.custom is not None]

@@ -1,4 +1,4 @@
-"""Resize: every mode is a short weighted sum along one axis after the other."""
+"""Resize: in every mode a short weighted sum along each axis in turn."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Axis:
     roi: tuple[float, float] = (0.0, 1.0)
 
     def coordinates(self, mode: str, dtype: type[np.floating[Any]]) -> Array:
-        """Where each output position lies on the input axis."""
+        """The input coordinate of each output position."""
         x, size, scale, half = np.arange(self.output, dtype=dtype), dtype(self.size), dtype(self.scale), dtype(0.5)
         width = scale * size
         if mode == "half_pixel" or (mode == "pytorch_half_pixel" and width != 1):
@@ -52,7 +52,7 @@ class _Axis:
 
 
 def _nearest(x: Array, rule: str) -> Array:
-    """Coordinates rounded by a rule; what a float32 division leaves within 1e-6 of a half counts as one."""
+    """Coordinates rounded by a rule; within 1e-6 of a half they count as a half, because of float32 division."""
     if rule in ("floor", "ceil"):
         return np.floor(x) if rule == "floor" else np.ceil(x)
     if rule not in ("round_prefer_floor", "round_prefer_ceil"):
@@ -164,7 +164,7 @@ def resize(
     for axis in sorted(plan, key=lambda a: a.output / a.size):
         if axis.output == axis.size and abs(axis.scale - 1) < 1e-6 and axis.roi == (0.0, 1.0):
             continue
-        # Where rounding decides, float32 makes ties fall as they do in other engines.
+        # In nearest mode float32 rounds ties as other engines do.
         precision = _F32 if cropping or mode == "nearest" else np.float64
         at = axis.coordinates(coordinate_transformation_mode, precision)
         if cropping:

@@ -1,8 +1,7 @@
-"""Types of outputs by rules of our own: quick, and at home with dimensions that are expressions.
+"""Shape and type inference by our own rules: fast, and able to handle symbolic dimensions.
 
-A rule takes a node, and what is known of the elements of small integer tensors, to one type per output; None says that
-it cannot tell. A dimension that it does not know is None too. Rules may fail on nodes that could not run: the caller
-lets the run tell.
+A rule takes a node, and the known elements of small integer tensors, and returns one type per output; None if it cannot
+tell. An unknown dimension is None too. Rules may raise on invalid nodes: the caller leaves the error to the run.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from sardonyx.ir.shape import Shape
 from sardonyx.ir.types import TensorType, ValueType
 
 Content: TypeAlias = "Callable[[Value], np.ndarray[Any, Any] | None]"
-"""The elements of a small integer tensor: an object array of int, ``Expr`` or, where one is not known, None."""
+"""The known elements of a small integer tensor: an object array of int, ``Expr``, or None for an unknown element."""
 
 Result: TypeAlias = "Sequence[ValueType | None] | None"
 Rule: TypeAlias = "Callable[[Node, Content], Result]"
@@ -29,11 +28,11 @@ RULES: dict[tuple[str, str], Rule] = {}
 
 
 class Undecided(Exception):
-    """A rule lacks what it needs to tell anything."""
+    """A rule lacks the information that it needs."""
 
 
 def rule(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:
-    """Register the rule of operators, by default of ai.onnx."""
+    """Register the inference rule of operators, by default of ai.onnx."""
 
     def register(fn: Rule) -> Rule:
         for op_type in op_types:
@@ -65,7 +64,7 @@ def shaped(node: Node, i: int = 0) -> Shape:
 
 
 def elements(node: Node, i: int, content: Content) -> list[Dim] | None:
-    """The elements of an input, as far as they are known; None where not even their number is, or it is absent."""
+    """The known elements of an input; None if even their number is unknown, or if the input is absent."""
     v = node.input(i)
     if v is None:
         return None
@@ -77,7 +76,7 @@ def elements(node: Node, i: int, content: Content) -> list[Dim] | None:
 
 
 def numbers(node: Node, i: int, content: Content) -> list[int] | None:
-    """The elements of an input that is known in full; None where it is absent."""
+    """The elements of an input if all are known; None if it is absent."""
     if node.input(i) is None:
         return None
     found = elements(node, i, content)
@@ -87,7 +86,7 @@ def numbers(node: Node, i: int, content: Content) -> list[int] | None:
 
 
 def broadcast(shapes: Iterable[Shape | None]) -> Shape | None:
-    """The shape of what numpy makes of operands of these shapes."""
+    """The shape of the result of broadcasting these shapes."""
     result: list[Dim] = []
     for shape in shapes:
         if shape is None:

@@ -1,4 +1,4 @@
-"""The rule for Attention: its caches grow by expressions that onnx's schema does not follow."""
+"""Inference for Attention: the lengths of its caches are sums, which onnx's schema does not compute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules for operators that move elements, or make tensors of a given shape."""
+"""Inference for operators that move elements, or create tensors of a given shape."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sardonyx.ops.rules import (
 )
 
 FAR = 1 << 31
-"""Ends from here on mean the end of the axis."""
+"""Slice ends from here on mean the end of the axis."""
 
 
 @rule("Shape")
@@ -107,7 +107,7 @@ def _concat(node: Node, content: Content) -> Result:
 
 
 def _agreed(alternatives: list[Dim]) -> Dim:
-    """One dimension of which there are several statements: a number, or the first name."""
+    """The best of several statements about one dimension: a number, or the first name."""
     number = next((d for d in alternatives if isinstance(d, int)), None)
     return number if number is not None else next((d for d in alternatives if d is not None), None)
 
@@ -127,7 +127,7 @@ def _split(node: Node, content: Content) -> Result:
 
 
 def _parts(size: Dim, count: int) -> list[Dim]:
-    """Equal parts, of which the last ones are shorter where the size does not divide."""
+    """Equal sizes; the last ones are smaller if the size is not divisible."""
     each = dims.ceildiv(size, count)
     if isinstance(size, int) and isinstance(each, int):
         return [max(min(each, size - i * each), 0) for i in range(count)]
@@ -153,7 +153,7 @@ def _slice(node: Node, content: Content) -> Result:
 
 
 def sliced(size: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
-    """How long a slice is."""
+    """The length of a slice."""
     if not isinstance(step, int) or step == 0:
         return None
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
@@ -177,7 +177,7 @@ def sliced(size: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
 
 
 def _end(end: Dim, size: Dim) -> Dim:
-    """Where a slice ends, or a position before 0."""
+    """The end of a slice, or a position before 0."""
     if end == size or (isinstance(end, int) and end >= FAR - 1):
         return size
     if isinstance(end, int) and end < 0:

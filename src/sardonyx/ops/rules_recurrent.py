@@ -1,4 +1,4 @@
-"""Types of what recurrent layers give."""
+"""Inference for recurrent layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules for transforms of signals, and for Einsum."""
+"""Inference for signal transforms and Einsum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules for convolution, pooling and resizing."""
+"""Inference for convolution, pooling and resizing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _pool(node: Node, content: Content) -> Result:
 
 
 def _windows(node: Node, sizes: tuple[Dim, ...], kernel: tuple[Dim, ...]) -> list[Dim]:
-    """How often a window fits along each axis."""
+    """The number of window positions along each axis."""
     rank, attrs = len(sizes), node.attrs
     if len(kernel) != rank:
         raise Undecided
@@ -65,7 +65,7 @@ def _windows(node: Node, sizes: tuple[Dim, ...], kernel: tuple[Dim, ...]) -> lis
 
 
 def _rounded_up(size: Dim, span: Dim, reach: Dim, stride: int, before: int, around: int) -> Dim:
-    """A last window that would begin in the padding behind the data is left out."""
+    """The number of positions in ceil mode; a last window that would start in the end padding is left out."""
     count = dims.add(dims.ceildiv(span, stride), 1)
     if isinstance(count, int) and isinstance(size, int):
         return count - 1 if (count - 1) * stride >= size + before else count
@@ -123,6 +123,6 @@ _SHORT = 1 << 10
 
 
 def _times(d: Dim, factor: float) -> Dim:
-    """The whole part of a dimension times a factor, where f32 computes it without rounding."""
+    """floor(d * factor), if f32 computes the product exactly."""
     top, bottom = factor.as_integer_ratio()
     return dims.floordiv(dims.mul(d, top), bottom) if bottom <= _SHORT and top < _SHORT * bottom else None

@@ -1,4 +1,4 @@
-"""Reading images at arbitrary positions: GridSample, AffineGrid, RoiAlign, DeformConv."""
+"""Sampling images at arbitrary positions: GridSample, AffineGrid, RoiAlign, DeformConv."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _COLUMNS_NBYTES = 16 << 20
 
 
 def _gather(x: Array, indices: Sequence[Array], zeros_outside: bool) -> Array:
-    """Pixels of ``x`` (C, *spatial) at integer positions; outside is the border, or zero on demand."""
+    """Pixels of ``x`` (C, *spatial) at integer positions; positions outside give the border or, with ``zeros_outside``,
+    zero.
+    """
     flat = np.zeros(indices[0].shape, np.int64)
     inside = np.ones(indices[0].shape, bool)
     for index, size in zip(indices, x.shape[1:], strict=True):
@@ -33,7 +35,7 @@ def _gather(x: Array, indices: Sequence[Array], zeros_outside: bool) -> Array:
 
 
 def _reflect(x: Array, low: float, high: float) -> Array:
-    """Coordinates folded back at both borders until they lie between them."""
+    """Coordinates reflected at both borders until they lie between them."""
     span = high - low
     if span <= 0:
         return np.full_like(x, low)
@@ -56,7 +58,7 @@ def _grid_mode(mode: str) -> tuple[Array, str]:
 def grid_sample(
     x: Array, grid: Array, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
 ) -> Array:
-    """Pixels of ``x`` interpolated at the places that ``grid`` names between -1 and 1, last axis first."""
+    """Pixels of ``x`` interpolated at the coordinates in ``grid``, in [-1, 1], last axis first."""
     what, rank = "GridSample", x.ndim - 2
     require(
         rank >= 1 and grid.ndim == x.ndim, f"{what}: input and grid differ in rank", expected=x.shape, got=grid.shape
@@ -117,7 +119,7 @@ def _interpolate(x: Array, taps: Sequence[tuple[Array, Array]], exact: bool, zer
 
 @op("AffineGrid")
 def affine_grid(theta: Array, size: Array, *, align_corners: int = 0) -> Array:
-    """The grid for GridSample that an affine map of the output's pixel centres gives."""
+    """The GridSample grid of an affine map of the output's pixel centres."""
     what, dims = "AffineGrid", [int(v) for v in size]
     rank = len(dims) - 2
     require(rank in (2, 3), f"{what}: size must have four or five entries", got=dims)
@@ -230,7 +232,7 @@ def deform_conv(
     pads: Ints | None = None,
     strides: Ints | None = None,
 ) -> Array:
-    """A convolution whose every tap is moved by an offset, and weighted by a mask, of its own."""
+    """A convolution in which each tap has its own offset and mask weight."""
     what, rank = "DeformConv", x.ndim - 2
     check_conv(what, x, w, group, kernel_shape)
     window = make_window(what, x.shape[2:], w.shape[2:], strides, dilations, pads, "NOTSET")

@@ -8,12 +8,12 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.ops.axes import Array, ints, normal_axis, scalar
-from sardonyx.ops.movement import concat, cut
+from sardonyx.ops.movement import concat, split_views
 from sardonyx.ops.registry import op
 
 
 def _position(position: Array, size: int, name: str) -> int:
-    """An index into ``size`` places, counted from the front."""
+    """An index into ``size`` positions as a non-negative number."""
     at = int(scalar(position, f"{name}: position"))
     if not -size <= at < size:
         raise InvalidArgument(f"{name}: position out of range", expected=f"[{-size}, {size - 1}]", got=at)
@@ -42,7 +42,7 @@ def sequence_length(sequence: list[Array]) -> Array:
 
 @op("SequenceInsert")
 def sequence_insert(sequence: list[Array], item: Array, position: Array | None = None) -> list[Array]:
-    """``item`` in front of a position; -1 is the last element, the length is the end."""
+    """Insert ``item`` before a position; -1 is the last element, the length is the end."""
     size = len(sequence)
     at = size if position is None else int(scalar(position, "SequenceInsert: position"))
     if not -size <= at <= size:
@@ -70,21 +70,21 @@ def concat_from_sequence(sequence: list[Array], *, axis: int, new_axis: int = 0)
 
 @op("SplitToSequence")
 def split_to_sequence(x: Array, split: Array | None = None, *, axis: int = 0, keepdims: int = 1) -> list[Array]:
-    """Parts of equal length (the last may be shorter) or of given lengths; single slices where no split is given."""
+    """Slices of equal length (the last may be shorter) or of given lengths; single slices without ``split``."""
     axis = normal_axis(axis, x.ndim, "SplitToSequence")
     size = x.shape[axis]
     if split is None:
-        parts = cut(x, axis, [1] * size)
+        parts = split_views(x, axis, [1] * size)
         return parts if keepdims else [np.squeeze(p, axis) for p in parts]
     if split.ndim == 0:
         each = int(split)
         if each < 1:
             raise InvalidArgument("SplitToSequence: split must be at least 1", got=each)
-        return cut(x, axis, [min(each, size - start) for start in range(0, size, each)])
+        return split_views(x, axis, [min(each, size - start) for start in range(0, size, each)])
     lengths = ints(split)
     if sum(lengths) != size or any(n < 0 for n in lengths):
         raise InvalidArgument(f"SplitToSequence: lengths must sum to {size}, the dimension of axis {axis}", got=lengths)
-    return cut(x, axis, lengths)
+    return split_views(x, axis, lengths)
 
 
 @op("Optional")

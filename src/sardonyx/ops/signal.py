@@ -18,7 +18,7 @@ def _scalar(what: str, v: Array) -> int:
 
 
 def _to_complex(x: Array) -> Array:
-    """(..., 1) real or (..., 2) real and imaginary parts as numpy's own values (...)."""
+    """(..., 1) real, or (..., 2) real and imaginary parts, as numpy's complex numbers (...)."""
     return x[..., 0] if x.shape[-1] == 1 else x[..., 0] + 1j * x[..., 1]
 
 

@@ -29,7 +29,7 @@ def string_concat(a: Array, b: Array) -> Array:
 
 @op("StringSplit")
 def string_split(x: Array, *, delimiter: str | None = None, maxsplit: int | None = None) -> tuple[Array, Array]:
-    """Substrings along a new last axis, padded with empty ones, and how many there are of each."""
+    """Substrings along a new last axis, padded with empty ones, and their numbers."""
     limit = -1 if maxsplit is None else maxsplit
     parts: list[list[str]] = [s.split(delimiter or None, limit) for s in x.reshape(-1).tolist()]
     width = max(map(len, parts), default=0)
@@ -69,7 +69,7 @@ def string_normalizer(
     locale: str | None = None,
     stopwords: Sequence[str] | None = None,
 ) -> Array:
-    """Elements that are stop words are dropped, the others change case character by character, whatever the locale."""
+    """Remove stop words and change the case of the others, character by character and independent of the locale."""
     if not (x.ndim == 1 or (x.ndim == 2 and x.shape[0] == 1)) or case_change_action not in _CASES:
         raise InvalidArgument(
             "StringNormalizer needs shape [C] or [1, C] and a case action NONE, LOWER or UPPER",
@@ -84,6 +84,6 @@ def string_normalizer(
 
 @op("RegexFullMatch")
 def regex_full_match(x: Array, *, pattern: str | None = None) -> Array:
-    """Whether the pattern matches a whole string."""
+    """Whether the pattern matches the whole string."""
     matches = regex.compile(pattern or "").matches
     return np.array([matches(s) for s in x.reshape(-1).tolist()], bool).reshape(x.shape)

@@ -16,19 +16,19 @@ from sardonyx.ops.registry import op
 
 @dataclass(frozen=True)
 class Grams:
-    """The wanted grams of one length, found word by word.
+    """The n-grams of one length, found word by word.
 
-    The beginnings of grams are numbered: one word by its number in the pool, i + 1 words by the place of
-    ``number of the first i * base + last word`` in ``levels[i - 1]``. A number past the end stands for all others.
+    Prefixes of n-grams are numbered: one word by its index in the pool, i + 1 words by the position of ``number of the
+    first i * base + last word`` in ``levels[i - 1]``. A number past the end stands for all other prefixes.
     """
 
     base: int
     levels: list[Array]
     columns: Array
-    """The output column of each gram, then -1."""
+    """The output column of each n-gram, followed by -1."""
 
     def find(self, words: list[Array]) -> Array:
-        """The columns of the grams whose i-th words are ``words[i]``; -1 where a gram is not wanted."""
+        """The columns of the n-grams whose i-th words are ``words[i]``; -1 for unknown ones."""
         number = words[0]
         for level, word in zip(self.levels, words[1:], strict=True):
             key = number * self.base + word
@@ -93,9 +93,9 @@ def tf_idf_vectorizer(
     pool_strings: Sequence[str] | None = None,
     weights: Sequence[float] | None = None,
 ) -> Array:
-    """Per row: how often each gram occurs with 0 .. ``max_skip_count`` words skipped between neighbours.
+    """Per row, how often each n-gram occurs with 0 .. ``max_skip_count`` words skipped between its words.
 
-    TF is the count, IDF the weight where the count is not 0, TFIDF their product.
+    TF is the count, IDF the weight if the count is not 0, TFIDF their product.
     """
     if x.ndim not in (0, 1, 2) or mode not in ("TF", "IDF", "TFIDF"):
         raise InvalidArgument("TfIdfVectorizer needs [C] or [B, C] and mode TF, IDF or TFIDF", got=f"{x.shape}, {mode}")
@@ -109,7 +109,7 @@ def tf_idf_vectorizer(
     flat = rows.reshape(-1).tolist()
     numbers = np.array([pool.words.get(w, unknown) for w in flat], np.int64).reshape(rows.shape)
     for n, grams in pool.grams.items():
-        # A single word has no neighbours: counted once, whatever may be skipped.
+        # A unigram has no gaps, so it is counted once, whatever may be skipped.
         for distance in range(1, 2 if n == 1 else max_skip_count + 2):
             places = rows.shape[1] - distance * (n - 1)
             if places <= 0:

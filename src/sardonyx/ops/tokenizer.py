@@ -1,4 +1,4 @@
-"""com.microsoft.Tokenizer: strings cut into tokens along a new last axis."""
+"""com.microsoft.Tokenizer: strings split into tokens along a new last axis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sardonyx.ops.registry import op
 from sardonyx.ops.rules import Content, Result, rule
 
 START, END = "\x02", "\x03"
-"""What marks the ends of a text."""
+"""Markers of the ends of a text."""
 
 POINTER_NBYTES = 8
 
@@ -33,9 +33,10 @@ def tokenizer(
     separators: Sequence[str] | None = None,
     tokenexp: str | None = None,
 ) -> Array:
-    """(C) to (C, D) or (N, C) to (N, C, D), D being the largest number of tokens; shorter rows end in ``pad_value``.
+    """(C) to (C, D) or (N, C) to (N, C, D), D being the largest number of tokens; shorter rows are padded with
+    ``pad_value``.
 
-    Without any input element, the axis of tokens takes the place of the last one.
+    If the input is empty, the axis of tokens replaces the last one.
     """
     if x.ndim not in (1, 2):
         raise InvalidArgument("Tokenizer takes shapes [C] and [N, C]", got=list(x.shape))
@@ -52,7 +53,9 @@ def tokenizer(
 
 
 def cutter(separators: Sequence[str] | None, tokenexp: str | None, least: int) -> Cut:
-    """What cuts one text into tokens of at least so many characters; InvalidGraph where the attributes do not say."""
+    """The function that splits a text into tokens of at least ``least`` characters; InvalidGraph if the attributes are
+    contradictory.
+    """
     if least <= 0:
         raise InvalidGraph("attribute 'mincharnum' of Tokenizer is not positive", got=least)
     if list(separators or ()) == [""] or (not separators and tokenexp == "."):
@@ -76,7 +79,9 @@ def _compiled(pattern: str, name: str) -> regex.Automaton:
 
 
 def _between(text: str, separators: Sequence[regex.Automaton], least: int) -> list[str]:
-    """What is left by one separator after the other; where one matches nothing, it takes the next character away."""
+    """The text split by each separator in turn; where a separator matches the empty string, it removes the next
+    character.
+    """
     pieces = [text]
     for separator in separators:
         rest: list[str] = []

@@ -13,7 +13,7 @@ from sardonyx.ops.registry import op
 
 @op("TopK")
 def top_k(x: Array, k: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Array, Array]:
-    """The k greatest or least along an axis, best first; equal ones in the order of their indices; NaN is greatest."""
+    """The k largest or smallest along an axis, in order; ties by index. NaN counts as largest."""
     axis = normal_axis(axis, x.ndim, "TopK")
     count = scalar(k, "TopK: k")
     if not 0 <= count <= x.shape[axis]:
@@ -24,7 +24,7 @@ def top_k(x: Array, k: Array, *, axis: int = -1, largest: int = 1, sorted: int =
 
 
 def _order_keys(x: Array, *, descending: bool) -> Array:
-    """Signed integers that sort as ``x`` does: bits of reals, flipped below zero."""
+    """Integers with the same order as ``x``: the bits of floats, inverted for negative ones."""
     x = widen_floats(x)
     if x.dtype.kind == "b":
         x = x.astype(np.int8)
@@ -40,11 +40,11 @@ def _order_keys(x: Array, *, descending: bool) -> Array:
 
 
 def _first(keys: Array, count: int) -> Array:
-    """Indices of the ``count`` least keys along the last axis, in order, ties by index."""
+    """Indices of the ``count`` smallest keys along the last axis, in order, ties by index."""
     n = keys.shape[-1]
     if keys.dtype.itemsize > 4 or n >= 1 << 31:
         return np.argsort(keys, axis=-1, kind="stable")[..., :count].astype(np.int64, copy=False)
-    # Key and index in one word: all distinct, so that an unstable partition is enough.
+    # Key and index in one word are all distinct, so an unstable partition is enough.
     words = (keys.astype(np.int64) << 32) | np.arange(n, dtype=np.int64)
     if 0 < count < n:
         words = np.partition(words, count - 1, axis=-1)
@@ -54,7 +54,9 @@ def _first(keys: Array, count: int) -> Array:
 
 @op("Unique")
 def unique(x: Array, *, axis: int | None = None, sorted: int = 1) -> tuple[Array, Array, Array, Array]:
-    """Distinct elements, or distinct slices along an axis; where each first occurs; which is which; how many."""
+    """Distinct elements, or distinct slices along an axis; the index of each first occurrence; inverse indices;
+    counts.
+    """
     wide = widen_floats(x)
     if axis is None:
         _, first, inverse, counts = np.unique(wide.reshape(-1), True, True, True)

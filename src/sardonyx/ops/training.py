@@ -1,4 +1,4 @@
-"""ai.onnx.preview.training: one step of an optimizer over any number of tensors.
+"""ai.onnx.preview.training: one optimizer step over any number of tensors.
 
 The inputs are the learning rate, the number of steps so far, then all tensors, all gradients and all states.
 """
@@ -70,7 +70,7 @@ def momentum(
 
 
 def _each(step: Callable[..., tuple[Array, ...]], groups: int, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Apply ``step`` to the i-th tensor of every group; the results are grouped in the same way."""
+    """Apply ``step`` to the i-th tensors of all groups; the results are grouped the same way."""
     count, left = divmod(len(inputs), groups)
     if left:
         raise InvalidGraph("an optimizer's inputs do not come in equal groups", expected=f"a multiple of {groups}")

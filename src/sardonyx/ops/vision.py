@@ -52,7 +52,7 @@ def non_max_suppression(
     *,
     center_point_box: int = 0,
 ) -> Array:
-    """Rows (batch, class, box) of the boxes kept; equal scores go by box index."""
+    """Rows (batch, class, box) of the selected boxes; ties by box index."""
     what = "NonMaxSuppression"
     require(boxes.ndim == 3 and boxes.shape[2] == 4, f"{what}: boxes must be (batch, count, 4)", got=boxes.shape)
     fits = scores.ndim == 3 and scores.shape[::2] == boxes.shape[:2]
@@ -75,7 +75,7 @@ def non_max_suppression(
 
 
 FORMATS = ("BMP", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
-"""What ONNX names. Pillow knows many more, and starts other programs for some of them."""
+"""The formats that ONNX names. Pillow supports many more, and starts other programs for some of them."""
 
 
 @op("ImageDecoder")

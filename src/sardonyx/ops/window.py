@@ -1,4 +1,4 @@
-"""Sliding windows over spatial axes: their geometry, and views of a tensor through them."""
+"""Sliding windows over spatial axes: geometry, and views of tensors."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Ints = Sequence[int]
 
 
 def trailing(index: Iterable[slice | int]) -> tuple[Any, ...]:
-    """An index of the last axes, whatever comes before them."""
+    """An index of the last axes, after an ellipsis."""
     return (..., *index)
 
 
 def along(axis: int, index: slice | Array) -> tuple[Any, ...]:
-    """An index of one axis, all of the others."""
+    """An index of one axis, with full slices for the others."""
     return (*(slice(None),) * axis, index)
 
 
 @dataclass(frozen=True)
 class Window:
-    """Kernel, stride, dilation and padding of every spatial axis, and the output size they give."""
+    """Kernel, stride, dilation and padding of every spatial axis, and the resulting output size."""
 
     size: tuple[int, ...]
     kernel: tuple[int, ...]
@@ -52,11 +52,11 @@ class Window:
 
     @property
     def is_pointwise(self) -> bool:
-        """One tap, and no padding is ever read."""
+        """Whether the window has one tap and reads no padding."""
         return self.taps == 1 and not any(self.begin) and not any(self.end)
 
     def pad(self, x: Array, value: Any = 0) -> Array:
-        """``x`` with ``value`` around it, just enough for every window to lie inside."""
+        """``x`` padded with ``value`` so that every window lies inside."""
         after = [
             max(0, (o - 1) * s + d * (k - 1) + 1 - b - n)
             for o, s, d, k, b, n in zip(
@@ -72,12 +72,12 @@ class Window:
         return padded
 
     def tap_slice(self, axis: int, tap: int) -> slice:
-        """What one tap of one spatial axis reads of the padded axis, over all output positions."""
+        """The slice of a padded axis that one tap reads, over all output positions."""
         start, stride = tap * self.dilations[axis], self.strides[axis]
         return slice(start, start + (self.output[axis] - 1) * stride + 1, stride)
 
     def tap(self, padded: Array, position: Ints) -> Array:
-        """The view that one kernel position has of the padded tensor: (..., *output)."""
+        """The view of the padded tensor that one kernel position reads: (..., *output)."""
         return np.asarray(padded[trailing(self.tap_slice(a, t) for a, t in enumerate(position))])
 
     def view(self, padded: Array) -> Array:
@@ -109,7 +109,7 @@ def split_pads(what: str, pads: Ints | None, rank: int) -> tuple[tuple[int, ...]
 
 
 def same_pads(total: int, auto_pad: str) -> tuple[int, int]:
-    """A total padding split in halves; the odd one goes to the end for SAME_UPPER."""
+    """A total padding split in halves; the odd element goes to the end for SAME_UPPER."""
     small, large = total // 2, total - total // 2
     return (small, large) if auto_pad == "SAME_UPPER" else (large, small)
 
@@ -145,6 +145,6 @@ def make_window(
         most = n + b + e + over
         require(x <= most, f"{what}: the window is larger than the padded input", expected=f"<= {most}", got=x)
         count = (-(-room // s) if ceil_mode else room // s) + 1
-        # A window that starts in the end padding would see no input at all.
+        # A window that starts in the end padding would read no input.
         sizes.append(count - 1 if ceil_mode and (count - 1) * s >= n + b else count)
     return Window(tuple(size), kernel, step, dilation, begin, end, tuple(sizes))

@@ -1,1 +1,1 @@
-"""Named rewrites of the graph, in levels."""
+"""Named graph rewrites, in levels."""

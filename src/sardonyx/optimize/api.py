@@ -1,7 +1,7 @@
-"""``sardonyx.optimize_model``: a model rewritten by the passes of a level, with everything that was done to it.
+"""``sardonyx.optimize_model``: a model rewritten by the passes of a level, with a report of all rewrites.
 
 result = sardonyx.optimize_model("model.onnx", "extended", check=True)
-print(result)                   # every rewrite, and every near miss with its reason
+print(result)                   # each rewrite, and each near miss with its reason
 result.save("model.opt.onnx")   # loads in onnxruntime; spelling="portable" loads wherever the opset does
 """
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     import onnx
 
 METADATA = "sardonyx.optimized"
-"""The key of the metadata in which a saved model says what was done to it."""
+"""Metadata key under which a saved model records what was done to it."""
 
 EVERYTHING = "every pass"
 QUANTIZED = 5e-2
-"""Relative tolerance of a whole quantized model; its parts are judged to one step each."""
+"""Relative tolerance of a whole quantized model; a single rewrite may move values by one step only."""
 
 USUAL_OPSET = 17
-"""Where the search for an opset to write begins for a graph that came from no file."""
+"""Lowest opset to write for a graph that came from no file."""
 
 
 class Optimized:
@@ -49,16 +49,16 @@ class Optimized:
     def __init__(self, model: Model, report: Report, *, level: str, spelling: str, nodes_before: int) -> None:
         self.model, self.report, self.level, self.spelling = model, report, level, spelling
         self.unchecked: list[str] = []
-        """Rewrites that a check could not look at, and why."""
+        """Rewrites that could not be checked, and why."""
         self._nodes_before = nodes_before
 
     @property
     def node_counts(self) -> tuple[int, int]:
-        """Nodes of the model as it came, and as it is; bodies of control flow included."""
+        """Nodes of the original and of the rewritten model; those of subgraphs included."""
         return self._nodes_before, sum(1 for _ in self.model.graph.all_nodes())
 
     def statistics(self) -> dict[str, int]:
-        """Operator to number of nodes, the most frequent first; other domains than ai.onnx are named."""
+        """Number of nodes by operator, most frequent first; domains other than ai.onnx are named."""
         names = (f"{n.domain}.{n.op_type}" if n.domain else n.op_type for n in self.model.graph.all_nodes())
         return dict(sorted(Counter(names).items(), key=lambda item: (-item[1], item[0])))
 
@@ -66,7 +66,7 @@ class Optimized:
         return model_to_proto(self.model)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model; weights past protobuf's limit go to a file beside it."""
+        """Write the model; weights past protobuf's limit go to a separate file."""
         save(self.model, path)
 
     def __str__(self) -> str:
@@ -97,13 +97,12 @@ def optimize_model(
     free_dims: Mapping[str, int] | None = None,
     feeds: Mapping[str, Any] | None = None,
 ) -> Optimized:
-    """Rewrite a model: a path, bytes, a binary file, an ``onnx.ModelProto`` or an ``ir.Model``, which stays as it is.
+    """Rewrite a copy of a model: a path, bytes, a binary file, an ``onnx.ModelProto`` or an ``ir.Model``.
 
-    ``level`` is disabled, basic, extended, layout or all. ``spelling`` says which operators the result may use:
-    ``contrib`` onnxruntime's own as well, ``portable`` only those of ONNX. ``disabled`` names passes to leave out, by
-    our names or onnxruntime's. ``free_dims`` fixes free dimensions by name. With ``check`` every rewrite is replayed on
-    values of one run of the original, on ``feeds`` or on feeds made from the inputs' types, and taken back where it
-    disagrees.
+    ``level`` is disabled, basic, extended, layout or all. ``spelling`` selects the operators of the result: ``contrib``
+    allows onnxruntime's own, ``portable`` only ONNX's. ``disabled`` names passes to leave out, by our names or
+    onnxruntime's. ``free_dims`` fixes free dimensions by name. With ``check``, every rewrite is replayed on recorded
+    values of one run of the original, on ``feeds`` or on generated feeds, and undone if the results differ.
     """
     order, off = order_of(level, spelling), pass_names(disabled)
     source, written, count = _loaded(model, free_dims)
@@ -132,7 +131,9 @@ def optimize_loaded(
     check: bool = False,
     feeds: Mapping[str, Any] | None = None,
 ) -> Optimized:
-    """The same for a normalized model and passes in any order; without a check the model is rewritten in place."""
+    """``optimize_model`` for a normalized model and passes in any order; without a check, the model is rewritten in
+    place.
+    """
     unchecked: list[str] = []
     if check:
         source, report = _checked(source, order, set(off), feeds, unchecked)
@@ -159,7 +160,7 @@ def bisect_model(
     feeds: Mapping[str, Any] | None = None,
     tolerance: float | None = None,
 ) -> Culprit | None:
-    """The pass, or the passes together, that make a model answer otherwise than unoptimized; None where none does."""
+    """The pass, or combination of passes, that changes a model's results; None if there is none."""
     off = pass_names(disabled)
     order = [name for name in order_of(level, spelling) if name not in off]
     source, _, _ = _loaded(model, free_dims)
@@ -167,7 +168,7 @@ def bisect_model(
 
 
 def order_of(level: str, spelling: str) -> tuple[str, ...]:
-    """The passes of a level, and those of the spelling from extended on."""
+    """The passes of a level; from extended on, those of the spelling too."""
     if level not in pipelines.LEVELS:
         raise InvalidArgument("unknown level", expected=", ".join(pipelines.LEVELS), got=repr(level))
     if spelling not in pipelines.SPELLINGS:
@@ -177,7 +178,7 @@ def order_of(level: str, spelling: str) -> tuple[str, ...]:
 
 
 def pass_names(names: Collection[str]) -> set[str]:
-    """Our names of passes that are named by us or by onnxruntime."""
+    """Our names of passes, from our names or onnxruntime's."""
     if isinstance(names, str):
         raise InvalidArgument("disabled is a collection of names", got=repr(names))
     for name in names:
@@ -189,7 +190,9 @@ def pass_names(names: Collection[str]) -> set[str]:
 
 
 def finished(model: Model, written: Mapping[str, int], *, level: str, spelling: str, report: Report) -> Model:
-    """The model as it is written: at the lowest opsets, from the given ones on, that can say it, with its history."""
+    """The model for writing: at the lowest opsets that allow its nodes, from ``written`` on, with a record of the
+    rewrites.
+    """
     domains = dict.fromkeys(node.domain for node in model.graph.all_nodes())
     opsets = {**dict.fromkeys(domains, 1), **model.opsets}
     for domain in opsets.keys() & {"", "ai.onnx.ml"}:
@@ -199,18 +202,16 @@ def finished(model: Model, written: Mapping[str, int], *, level: str, spelling: 
 
 
 def version() -> str:
-    """Sardonyx's own."""
+    """Sardonyx's own version."""
     return str(sys.modules["sardonyx"].__version__)
 
 
 def _loaded(model: Any, free_dims: Mapping[str, int] | None) -> tuple[Model, dict[str, int], int]:
-    """A normalized model of our own, the opsets it came with, and its nodes."""
+    """A normalized copy of the model, its original opsets, and its number of nodes."""
     source = clone(model) if isinstance(model, Model) else load(model)
     written, count = dict(source.opsets), sum(1 for _ in source.graph.all_nodes())
     if isinstance(model, Model):
-        written[""] = min(
-            USUAL_OPSET, written.get("", USUAL_OPSET)
-        )  # in normal form it does not show what it came from
+        written[""] = min(USUAL_OPSET, written.get("", USUAL_OPSET))  # normalization hides the original operator
     normalize(source)
     fix_dimensions(source.graph, free_dims or {}, {})
     return source, written, count
@@ -219,7 +220,7 @@ def _loaded(model: Any, free_dims: Mapping[str, int] | None) -> tuple[Model, dic
 def _checked(
     source: Model, order: Sequence[str], off: set[str], feeds: Mapping[str, Any] | None, unchecked: list[str]
 ) -> tuple[Model, Report]:
-    """Every rewrite judged by itself, and the whole at the end: changes that replace no value show only there."""
+    """Check every rewrite by itself and the whole model at the end: passes that edit nodes in place show only there."""
     refused: list[Declined] = []
     while True:
         model = clone(source)
@@ -242,9 +243,9 @@ def _checked(
 
 
 def _whole_tolerance(model: Model) -> float | None:
-    """How far a whole model's answers may move; None for what rounding alone allows.
+    """How much a whole model's results may change; None for rounding errors only.
 
-    Where a network quantizes in between, one value that falls to the other side of a step moves all that follow.
+    In a quantized network one value that is rounded to a different step changes everything after it.
     """
     return QUANTIZED if any(node.op_type == "QuantizeLinear" for node in model.graph.all_nodes()) else None
 

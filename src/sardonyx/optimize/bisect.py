@@ -1,4 +1,4 @@
-"""Which pass, or which passes together, make a model answer otherwise."""
+"""Finds the pass, or combination of passes, that changes a model's results."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sardonyx.optimize.report import Rewrite
 
 @dataclass(frozen=True)
 class Culprit:
-    """``passes`` are all needed for the answers to differ; the last one is the one that makes them differ."""
+    """``passes`` are all needed for a difference; the last one introduces it."""
 
     passes: tuple[str, ...]
     rewrite: Rewrite | None
-    """The first rewrite at fault; None where the pass changes nodes in place."""
+    """The first wrong rewrite; None if the pass edits nodes in place."""
     difference: str
 
     def __str__(self) -> str:
@@ -31,7 +31,7 @@ class Culprit:
 
 
 class Suspects:
-    """One model, its answers before any pass, and the passes to try."""
+    """A model, its results without any pass, and the passes to test."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Suspects:
         self.feeds, self.expected = checker.feeds, checker.outputs
 
     def differs(self, model: Model) -> str | None:
-        """How a rewritten copy answers otherwise; None where it does not."""
+        """How the results of a rewritten copy differ; None if they do not."""
         try:
             got = answers(model, self.feeds)
         except SardonyxError as e:
@@ -66,7 +66,7 @@ class Suspects:
         return Culprit((*needed, self.order[end]), self._first_rewrite(end, needed), why)
 
     def first_at_fault(self, *, judged: bool = False) -> tuple[int, str] | None:
-        """The position of the pass after which the answers differ first, with a judge of every rewrite or without."""
+        """The index of the first pass after which the results differ; ``judged`` checks each rewrite too."""
         model = clone(self.model)
         judge = Checker(model.graph, self.feeds) if judged else None
         for i, name in enumerate(self.order):
@@ -79,7 +79,7 @@ class Suspects:
         return None
 
     def _needed(self, end: int) -> tuple[str, ...]:
-        """Earlier passes without any one of which the pass at ``end`` does no harm."""
+        """Earlier passes that are each needed for the pass at ``end`` to make a difference."""
         kept = list(dict.fromkeys(self.order[:end]))
         if self._harm([], end):
             return ()
@@ -99,7 +99,7 @@ class Suspects:
         return model
 
     def _first_rewrite(self, end: int, allowed: Collection[str]) -> Rewrite | None:
-        """Let the first n rewrites of the pass happen: the smallest n that does harm."""
+        """The smallest number of the pass's rewrites that makes a difference."""
         total = _Allowance(None)
         self._rewritten(allowed, end, total)
         low, high = 0, total.asked
@@ -120,7 +120,7 @@ class Suspects:
 
 
 class _Allowance:
-    """A judge that lets the first ``count`` replacements happen, and counts those asked for."""
+    """A judge that allows the first ``count`` replacements and counts all."""
 
     def __init__(self, count: int | None) -> None:
         self.count, self.asked = count, 0

@@ -1,4 +1,4 @@
-"""Branches whose condition is known."""
+"""Inlines branches of If whose condition is known."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def inline_branches(graph: Graph, log: Log) -> None:
 
 
 def inline(graph: Graph, node: Node, log: Log) -> list[Node]:
-    """The nodes that take the place of an If whose condition is a constant."""
+    """Replace an If with a constant condition by the nodes of the branch; returns the new nodes."""
     condition = node.inputs[0] if node.op_type == "If" and not node.domain else None
     if condition is None or not condition.is_scalar_const:
         return []
@@ -42,7 +42,7 @@ def inline(graph: Graph, node: Node, log: Log) -> list[Node]:
 
 
 def splice(op: Builder, body: Graph, inputs: Sequence[Value]) -> list[Value]:
-    """The nodes of a body where a builder stands, reading these inputs; gives the body's outputs."""
+    """Copy the nodes of a body to a builder's position, with these inputs; returns the body's outputs."""
     copies = dict(zip(body.inputs, inputs, strict=True))
     for v in body.initializers.values():
         assert v.const is not None
@@ -54,14 +54,14 @@ def splice(op: Builder, body: Graph, inputs: Sequence[Value]) -> list[Value]:
 
 
 def squeezed_axis(node: Node, content: Content) -> tuple[Value, int] | None:
-    """For If(size of an axis is 1, Squeeze(x, axis), x), as scripts say x.squeeze(axis): x and the axis.
+    """For If(size of an axis is 1, Squeeze(x, axis), x), which scripts make of x.squeeze(axis): x and the axis.
 
-    Only where what follows could not take x itself: then a Squeeze, which fails on any other size, says the same.
+    Only if the If's readers could not take x itself: then a Squeeze, which fails for any other size, is equivalent.
     """
     then, other = (node.attrs.get(key) for key in ("then_branch", "else_branch"))
     if node.domain or len(node.outputs) != 1 or not isinstance(then, Graph) or not isinstance(other, Graph):
         return None
-    squeeze, x = then.outputs[0].producer, _behind(other.outputs[0], other)
+    squeeze, x = then.outputs[0].producer, _skip_identities(other.outputs[0], other)
     if squeeze is None or squeeze.op_type != "Squeeze" or squeeze.graph is not then or squeeze.inputs[0] is not x:
         return None
     axes = squeeze.input(1)
@@ -73,8 +73,8 @@ def squeezed_axis(node: Node, content: Content) -> tuple[Value, int] | None:
     return (x, axis) if _needs_rank(node.outputs[0], len(x.shape) - 1, node.graph) else None
 
 
-def _behind(value: Value, graph: Graph) -> Value:
-    """What a value of a graph is a copy of."""
+def _skip_identities(value: Value, graph: Graph) -> Value:
+    """The value that a value of a graph is a copy of."""
     while value.producer is not None and value.producer.op_type == "Identity" and value.producer.graph is graph:
         assert value.producer.inputs[0] is not None
         value = value.producer.inputs[0]
@@ -91,12 +91,12 @@ def _is_one(condition: Value | None, size: dims.Known | None, content: Content) 
     return len(sides) == 2 and 1 in sides and size in sides
 
 
-PLAIN = frozenset(("Cast", "Identity", "LeakyRelu", "Relu", "Sigmoid", "Sqrt", "Tanh"))
-"""Operators that keep the rank of what they read."""
+RANK_PRESERVING = frozenset(("Cast", "Identity", "LeakyRelu", "Relu", "Sigmoid", "Sqrt", "Tanh"))
+"""Operators whose result has the rank of their input."""
 
 
 MAX_DEPTH = 8
-"""Readers of readers that are looked at."""
+"""Levels of readers that are inspected."""
 
 
 def _needs_rank(value: Value, rank: int, graph: Graph | None, depth: int = MAX_DEPTH) -> bool:
@@ -116,7 +116,7 @@ def _needs_rank(value: Value, rank: int, graph: Graph | None, depth: int = MAX_D
         elif kind == "Unsqueeze" and second is not None and second.is_const and second.dtype is dtypes.i64:
             found = _needs_rank(node.outputs[0], rank + len(second.numpy().reshape(-1)), graph, depth - 1)
         else:
-            found = kind in PLAIN and _needs_rank(node.outputs[0], rank, graph, depth - 1)
+            found = kind in RANK_PRESERVING and _needs_rank(node.outputs[0], rank, graph, depth - 1)
         if found:
             return True
     return False

@@ -1,10 +1,9 @@
-"""Rewrites judged by numbers: new nodes run on the values that the region saw in one run of the original model.
+"""Checks rewrites numerically: new nodes run on values recorded in one run of the original model.
 
-The original runs once, on feeds that are given or made up, and every value is kept. A replacement is computed from the
-kept values of what it reads, and compared with the kept value of what it replaces. What it replaces keeps the value of
-the original, so that the rounding of one rewrite is no part of the next one's judgement; only values inside of a
-replacement are its own. Where no value is known (a branch that did not run, a body inside a loop's body) nothing can be
-said, and that is noted.
+The original runs once, on given or generated feeds, and every value is recorded. A replacement is computed from the
+recorded values of its inputs and compared with the recorded value that it replaces. That value keeps its recorded
+contents, so rounding errors of one rewrite do not affect the check of the next. If no value is known (a branch that did
+not run, a body inside a loop's body), the rewrite is reported as unchecked.
 """
 
 from __future__ import annotations
@@ -28,20 +27,24 @@ from sardonyx.ops.infer import OPSETS
 from sardonyx.optimize import feeds as made_up
 
 TOLERANCES = {"f64": 1e-5, "f32": 1e-4, "f16": 5e-3, "bf16": 4e-2}
-"""Relative. Half types round elsewhere once they are fused; f64 bears the few digits that exporters give constants."""
+"""Relative tolerances. f16 rounds at different places after a fusion; f64 must tolerate exporters' truncated
+constants.
+"""
 
 NARROW = 0.25
-"""Relative tolerance of the eight-bit floats and below."""
+"""Relative tolerance of floats of eight bits and fewer."""
 
 DRIFT = 0.5
-"""Steps of quantization that elements may move by in the mean: rounding goes both ways, a wrong zero point does not."""
+"""Quantization steps by which the mean may move: rounding goes both ways, a wrong zero point does not."""
 
 FAR = 100.0
-"""Elements this many times the median are a group of their own: a mask of -1e9 must not drown the scores beside it."""
+"""Elements this many times larger than the median are compared separately: a mask of -1e9 must not hide errors in
+scores.
+"""
 
 
 class Checker:
-    """The judge of one optimization; ``unjudged`` says what it could not look at."""
+    """The judge of one optimization; ``unjudged`` lists what it could not check."""
 
     def __init__(self, graph: Graph, feeds: Mapping[str, Any] | None = None) -> None:
         self.values: dict[Value, Any] = {}
@@ -71,22 +74,22 @@ class Checker:
         self.values.update(zip(node.outputs, (_array(x) for x in results), strict=False))
 
     def __call__(self, old: Sequence[Value], new: Sequence[Value], made: Sequence[Node]) -> str | None:
-        """Why ``new`` is not ``old``; None where they agree or nothing can be said."""
+        """How ``new`` differs from ``old``; None if they agree or if nothing is known."""
         try:
             found = self._replay(made, new)
         except _Unknown as e:
-            self._pass_over(old, f"the value of {e} is not known")
+            self._note_unjudged(old, f"the value of {e} is not known")
             return None
         except SardonyxError as e:
             return f"the replacement does not run: {e}"
         for before, after in zip(old, new, strict=True):
             if before not in self.values:
                 if not before.is_dead:
-                    self._pass_over(old, "it did not run")
+                    self._note_unjudged(old, "it did not run")
                 continue
             got = found[after] if after in found else self._known(after)
             if got is None and self.values[before] is not None:
-                self._pass_over(old, f"the value of {after.name!r} is not known")
+                self._note_unjudged(old, f"the value of {after.name!r} is not known")
                 continue
             why = difference(self.values[before], got, rounded=is_rounded(before))
             if why is not None:
@@ -96,7 +99,7 @@ class Checker:
             self.values.setdefault(value, x)
         return None
 
-    def _pass_over(self, old: Sequence[Value], why: str) -> None:
+    def _note_unjudged(self, old: Sequence[Value], why: str) -> None:
         where = old[0].producer.label if old[0].producer is not None else repr(old[0].name)
         self.unjudged.append(f"the rewrite at {where} was not checked: {why}")
 
@@ -104,7 +107,7 @@ class Checker:
         return value.numpy() if value.is_const else self.values.get(value)
 
     def _replay(self, made: Sequence[Node], new: Sequence[Value]) -> dict[Value, Any]:
-        """The values that the new nodes make, of those that are read."""
+        """The values of the new nodes that are read."""
         outputs = [out for node in made for out in node.outputs if not out.is_dead or out in new]
         own = {out for node in made for out in node.outputs}
         captured = [v for node in made for _, sub in node.subgraphs() for v in sub.captures()]
@@ -121,18 +124,20 @@ class Checker:
 
 
 class _Unknown(Exception):
-    """A value that no run has shown."""
+    """A value that was not recorded."""
 
 
 def complete_run(graph: Graph, feeds: Mapping[str, Any], record: Any = None) -> tuple[dict[str, Any], list[Any]]:
-    """Run a normalized graph on feeds, initializers standing in for inputs that are not fed; gives both."""
+    """Run a normalized graph on feeds, with initializers for inputs that are not fed; returns both feeds and
+    results.
+    """
     args = [feeds[v.name] if v.name in feeds else v.numpy() for v in graph.inputs]
     outputs = compile_graph(graph).run(args, RunContext(record=record))
     return dict(feeds), outputs
 
 
 def answers(model: Model, feeds: Mapping[str, Any]) -> list[Any]:
-    """What a model gives; one that uses onnxruntime's operators is brought to normal form first, as a copy."""
+    """A model's results; a model with onnxruntime's operators is normalized first, as a copy."""
     if any(map(_is_foreign, model.graph.all_nodes())):
         model = clone(model)
         normalize(model)
@@ -140,12 +145,12 @@ def answers(model: Model, feeds: Mapping[str, Any]) -> list[Any]:
 
 
 def _is_foreign(node: Node) -> bool:
-    """Whether a node is of another vocabulary than a graph in normal form."""
+    """Whether a node's operator is not one of normalized graphs."""
     return node.domain not in OPSETS or not is_runnable(node)
 
 
 def _is_consistent(graph: Graph) -> bool:
-    """Whether the last values seen in a graph belong together: no body around it runs more than once."""
+    """Whether the recorded values of a graph belong to one execution: no enclosing body runs more than once."""
     around = graph.parent.graph if graph.parent is not None else None
     while around is not None and around.parent is not None:
         if around.parent.op_type != "If":
@@ -159,7 +164,7 @@ def _array(x: Any) -> Any:
 
 
 def _bind_any(node: Node, wanted: Collection[Value]) -> tuple[Kernel, Sequence[Value], bool]:
-    """Nodes of other vocabularies run as their bodies, for the types that arrive."""
+    """A kernel that runs a node of another domain as its body, for the types of its inputs."""
     if not _is_foreign(node):
         return bind(node)
 
@@ -186,7 +191,7 @@ def _as_body(node: Node, args: Sequence[Any], wanted: Collection[Value]) -> Prog
 
 
 def is_rounded(value: Value) -> bool:
-    """Whether a small integer comes from a float, by operators that quantize or cast, moved about since or not."""
+    """Whether a small integer was rounded from a float by quantization or a cast, and possibly moved since."""
     node = value.producer if value.dtype is not None and _has_steps(value.dtype) else None
     while node is not None and node.inputs:
         first = node.inputs[0]
@@ -199,15 +204,15 @@ def is_rounded(value: Value) -> bool:
 
 
 def _has_steps(dtype: DType) -> bool:
-    """Whether quantization gives such values."""
+    """Whether the type is one of quantized values."""
     return dtype.is_integer and dtype.bits <= 16
 
 
 def difference(expected: Any, got: Any, tolerance: float | None = None, *, rounded: bool = True) -> str | None:
-    """How two values differ by more than rounding; None where they do not.
+    """How two values differ by more than rounding; None if they do not.
 
-    ``tolerance`` is relative. ``rounded`` says that integers of the types of quantization come from floats: they may be
-    a step off, or, with a tolerance, farther.
+    ``tolerance`` is relative. ``rounded`` says that quantized integers come from floats: they may differ by one step
+    or, with a tolerance, by more.
     """
     if isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):
         found = (difference(a, b, tolerance, rounded=rounded) for a, b in zip(expected, got, strict=True))
@@ -256,7 +261,7 @@ def _float_difference(expected: Any, got: Any, dtype: DType, tolerance: float | 
 
 
 def _error(a: Any, b: Any) -> float:
-    """The relative error, the worst over groups of elements of like magnitude."""
+    """The relative error, the worst over groups of elements of similar magnitude."""
     worst = 0.0
     while a.size:
         size = np.abs(a)

@@ -1,4 +1,4 @@
-"""Dead code, equal constants and equal computations."""
+"""Removes dead code, and merges equal constants and equal computations."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sardonyx.ops import registry
 from sardonyx.optimize.manager import Log, optimization
 
 SHARED_NBYTES = 1024
-"""Constants up to this size are compared by content; larger ones would have to be read for it."""
+"""Largest constants that are compared by content; larger ones would have to be read from the file."""
 
 
 @optimization("RemoveDeadCode")
 def remove_dead_code(graph: Graph, log: Log) -> None:
-    """Nodes whose results nobody reads, and constants that no node is left to read."""
+    """Remove nodes without used results, and unused constants."""
     for node in list(graph.reversed_nodes()):
         if all(out.is_dead for out in node.outputs):
             log.did(node, "removed: nobody reads its results")
@@ -29,7 +29,7 @@ def remove_dead_code(graph: Graph, log: Log) -> None:
 
 @optimization("ShareConstants")
 def share_constants(graph: Graph, log: Log) -> None:
-    """One value for equal small constants."""
+    """Merge equal small constants."""
     first: dict[Hashable, Value] = {}
     for name, value in list(graph.initializers.items()):
         if not value.is_const or value.const is None or value.const.nbytes > SHARED_NBYTES:
@@ -43,7 +43,7 @@ def share_constants(graph: Graph, log: Log) -> None:
 
 @optimization("ShareDuplicates")
 def share_duplicates(graph: Graph, log: Log) -> None:
-    """One node for nodes that compute the same from the same."""
+    """Merge nodes that compute the same from the same inputs."""
     first: dict[Hashable, Node] = {}
     for node in graph.nodes:
         if any(True for _ in node.subgraphs()):

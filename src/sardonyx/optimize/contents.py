@@ -1,8 +1,7 @@
-"""Elements of small integer tensors, carried through the operators that compute shapes.
+"""Contents of small integer tensors, propagated through the operators that compute shapes.
 
-Contents are object arrays of int (flags are 0 and 1), ``Expr``, and None for an element that is not known. What moves
-elements moves expressions as it moves numbers, so there the operators' own meanings serve; arithmetic is that of
-``ir.dims``.
+A content is an object array of int (bools are 0 and 1), ``Expr``, and None for an unknown element. Operators that move
+elements are run by their numpy implementations, which move expressions too; arithmetic is that of ``ir.dims``.
 """
 
 from __future__ import annotations
@@ -23,28 +22,28 @@ from sardonyx.ops.infer import MAX_CONTENT
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Known: TypeAlias = "Sequence[Array | None]"
-"""Contents of a node's inputs; None for those that are absent or unknown."""
+"""Contents of a node's inputs; None for absent or unknown ones."""
 
 Rule: TypeAlias = "Callable[[Node, Known], Sequence[Array | None]]"
 
 MAX_INTEGER = 1 << 31
-"""Numbers from here on could overflow the element types of shapes, and are not followed through arithmetic."""
+"""Larger numbers could overflow the element types of shapes, and are not propagated through arithmetic."""
 
 
 def objects(values: Any, shape: tuple[int, ...]) -> Array:
-    """A content of these elements."""
+    """An object array of these elements and shape."""
     array = np.empty(math.prod(shape), object)
     array[:] = values
     return array.reshape(shape)
 
 
 def _array(result: Any) -> Array:
-    """What numpy gives for object arrays: without axes, the bare element."""
+    """The result of numpy on object arrays as an array: without axes it returns the bare element."""
     return result if isinstance(result, np.ndarray) else objects([result], ())
 
 
 def _moved(node: Node, ins: Known) -> Sequence[Array | None]:
-    """The operator's meaning, with expressions for elements; everything but the first input must be numbers."""
+    """Run the operator on object arrays; all inputs but the first must be numbers."""
     meaning = registry.find(node.domain, node.op_type)
     if ins[0] is None or meaning is None:
         return ()
@@ -66,7 +65,7 @@ def _gather(node: Node, ins: Known) -> Sequence[Array | None]:
 
 
 def _concat(node: Node, ins: Known) -> Sequence[Array | None]:
-    """A part that is not known leaves holes, when its length is."""
+    """Unknown operands give unknown elements if their lengths are known."""
     parts = []
     for v, array in zip(node.inputs, ins, strict=True):
         if array is None:
@@ -85,7 +84,7 @@ def _each(fn: Callable[[Dim], Dim]) -> Rule:
 
 
 def _all(fn: Callable[[Dim, Dim], Dim]) -> Rule:
-    """A function of two, over any number of operands that broadcast."""
+    """A binary function applied to any number of broadcasting operands."""
     ufunc: Any = np.frompyfunc(fn, 2, 1)
 
     def apply(node: Node, ins: Known) -> Sequence[Array | None]:
@@ -101,7 +100,7 @@ def _small(d: Dim) -> Dim:
 
 
 def _arithmetic(fn: Callable[[Dim, Dim], Dim]) -> Rule:
-    """Arithmetic that gives up where the element type could overflow."""
+    """Arithmetic that gives up if the element type could overflow."""
     return _all(lambda a, b: _small(fn(_small(a), _small(b))))
 
 
@@ -110,7 +109,7 @@ def _absolute(a: Dim) -> Dim:
 
 
 def _divide(node: Node, ins: Known) -> Sequence[Array | None]:
-    """Integers divide towards 0; of floats only quotients without a rest are followed."""
+    """Integer division truncates towards 0; floats are propagated only if the quotient is exact."""
     dtype = node.outputs[0].dtype
     return () if dtype is None else (_EXACT if dtype.is_float else _TRUNCATED)(node, ins)
 
@@ -170,7 +169,7 @@ def _where(node: Node, ins: Known) -> Sequence[Array | None]:
 
 
 EXACT_BITS = {"f32": 24, "f64": 53, "i32": 31, "i64": 63}
-"""Bits of a whole number that an element type keeps."""
+"""Bits of an integer that an element type represents exactly."""
 
 _TRUTH = _each(lambda d: _not(_equal(d, 0)))
 
@@ -184,7 +183,7 @@ def _cast(node: Node, ins: Known) -> Sequence[Array | None]:
 
 
 def _clip(node: Node, ins: Known) -> Sequence[Array | None]:
-    """At least the second operand, then at most the third, where they are there."""
+    """At least the second operand and at most the third, if they are given."""
     found = ins[0]
     for fn, v, bound in zip((dims.maximum, dims.minimum), node.inputs[1:], ins[1:], strict=False):
         if v is not None:
@@ -228,7 +227,7 @@ def _range(node: Node, ins: Known) -> Sequence[Array | None]:
 
 
 def _reduce(fn: Callable[[Dim, Dim], Dim]) -> Rule:
-    """Over all elements of a vector."""
+    """A reduction over all elements of a vector."""
 
     def apply(node: Node, ins: Known) -> Sequence[Array | None]:
         x = ins[0]

@@ -1,4 +1,4 @@
-"""Feeds made from what a graph says about its inputs: what a check runs on when the user gives none."""
+"""Generates feeds from the types of a graph's inputs, for checks without user-given feeds."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import OptionalType, SequenceType, TensorType, ValueType
 
 SIZES = (("batch", 2), ("past", 5), ("total", 12), ("sequence", 7), ("seq", 7), ("height", 32), ("width", 32))
-"""Sizes of free dimensions by a word in their name; what is total is past and present together."""
+"""Sizes of free dimensions by a word in their name; ``total`` is past plus present."""
 
 OTHER, IMAGE = 6, 32
-"""Sizes of free dimensions that no word tells: of any tensor, and of the last two of four."""
+"""Sizes of other free dimensions: of any tensor, and of the last two axes of four."""
 
 UNIFORM = (4, 1, 16, 64, 576)
-"""Sizes for every free dimension alike, tried in turn where a model refuses the first feeds."""
+"""Sizes for all free dimensions at once, tried in turn if a model refuses the first feeds."""
 
 FOLLOWED = frozenset(
     {"Cast", "Clip", "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Tile"}
     | {"Transpose", "Unsqueeze", "Add", "Mod", "Where"}
 )
-"""Operators through which integers stay indices."""
+"""Operators after which integers are still indices."""
 
 
 def candidates(graph: Graph, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """Feeds to try, the likeliest first."""
+    """Feeds to try, most likely first."""
     yield generate(graph, seed=seed)
     if any(not isinstance(d, int) for v in _fed(graph) for d in _dims(v.type)):
         for size in UNIFORM:
@@ -40,7 +40,7 @@ def candidates(graph: Graph, seed: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def generate(graph: Graph, *, seed: int = 0, size: Callable[[Dim, int, int], int] | None = None) -> dict[str, Any]:
-    """One value for every input that has no default; ``size`` decides free dimensions, by name, position and rank."""
+    """One value for every input without a default; ``size`` gives free dimensions by name, position and rank."""
     rng = np.random.default_rng(seed)
     sizes: dict[str, int] = {}
 
@@ -100,7 +100,7 @@ def _tensor(dtype: DType, shape: tuple[int, ...], value: Value, rng: np.random.G
 
 
 def _mask(shape: tuple[int, ...], rng: np.random.Generator) -> Any:
-    """Ones, and zeros at the end of every row but the first; no row is all zeros."""
+    """Ones, with zeros at the end of every row but the first; no row is all zeros."""
     if not shape:
         return np.ones(shape)
     rows, length = int(np.prod(shape[:-1])), shape[-1]
@@ -122,7 +122,7 @@ def _integers(dtype: DType, shape: tuple[int, ...], value: Value, rng: np.random
 
 
 def _compared(value: Value) -> int | None:
-    """The constant that a value is compared with, so that the branch behind the comparison runs."""
+    """The constant that a value is compared with, so that the branch of that case runs."""
     for node in value.consumers:
         other = next((v for v in node.inputs if v is not value), None)
         if node.op_type != "Equal" or other is None:
@@ -140,7 +140,7 @@ def _compared(value: Value) -> int | None:
 
 
 def _limit(value: Value) -> int | None:
-    """The length of the shortest known axis that a value, or what is made of it, indexes."""
+    """The length of the shortest known axis that a value, or a value derived from it, indexes."""
     limits: list[int] = []
     todo, seen = [value], {value}
     while todo:
@@ -157,7 +157,7 @@ def _limit(value: Value) -> int | None:
 
 
 def _axis_length(node: Node, i: int) -> int | None:
-    """How many indices a node allows at input ``i``."""
+    """The number of valid indices at input ``i`` of a node."""
     if node.op_type not in ("Gather", "GatherElements") or i != 1:
         return None
     table, axis = node.inputs[0], node.attrs.get("axis", 0)
@@ -167,7 +167,7 @@ def _axis_length(node: Node, i: int) -> int | None:
 
 
 def complete(graph: Graph, feeds: Mapping[str, Any]) -> dict[str, Any]:
-    """The user's feeds as arrays; names that are wrong or missing are told."""
+    """The user's feeds as arrays; wrong or missing names are reported."""
     known = {v.name: v for v in graph.inputs}
     for name in feeds:
         if name not in known:

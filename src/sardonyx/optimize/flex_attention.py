@@ -1,4 +1,4 @@
-"""FlexAttention: attention whose scores and weights pass through graphs of the model's own."""
+"""FlexAttention: attention whose scores and weights are modified by subgraphs of the model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PREVIEW = "ai.onnx.preview"
 
 @optimization("ExpandFlexAttention")
 def expand_flex_attention(graph: Graph, log: Log) -> None:
-    """FlexAttention  ->  Attention, or, with graphs of its own, the products and the softmax around them."""
+    """FlexAttention  ->  Attention or, with subgraphs, MatMul and Softmax around them."""
     for node in graph.nodes:
         for _, sub in node.subgraphs():
             expand_flex_attention(sub, log)
@@ -68,7 +68,7 @@ def _written_out(
 
 
 def _repeated(op: Builder, x: Value, times: int) -> Any:
-    """Every head as often as query heads share it."""
+    """Repeat every head for the query heads that share it."""
     shape = op.Shape(x)
     lead, rest = op.Slice(shape, [0], [2], [0]), op.Slice(shape, [2], [4], [0])
     wide = op.Expand(op.Unsqueeze(x, [2]), op.Concat(lead, op.const([times]), rest, axis=0))

@@ -1,4 +1,4 @@
-"""Constant folding, with sizes known before anything is computed."""
+"""Constant folding, with result sizes checked before anything is computed."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from sardonyx.ops.infer import infer_node
 from sardonyx.optimize.manager import Log, optimization
 
 MAX_NBYTES = 8 << 20
-"""Bytes up to which a result is worth keeping in place of the node that makes it, and an input worth reading for it."""
+"""Largest result that is stored instead of its node, and largest input that is read for it."""
 
 HEAVY = frozenset({"Einsum", "MatMul", "Gemm", "Conv", "ConvTranspose", "Det", "LSTM", "GRU", "RNN"})
 HEAVY_ELEMENTS = 1 << 20
-"""Elements of input up to which an operator whose work outgrows its inputs is folded."""
+"""Largest input of operators whose work grows faster than their inputs."""
 
 BOUNDED = frozenset({"NonZero", "Compress", "Unique", "NonMaxSuppression"})
 """Operators whose result has no inferable shape, but is never much larger than the inputs."""
 
-KEPT = frozenset({"DequantizeLinear", "QuantizeLinear"})
-"""Folding these would undo a quantization that providers want to see."""
+NOT_FOLDED = frozenset({"DequantizeLinear", "QuantizeLinear"})
+"""Folding these would undo a quantization that providers use."""
 
 
 @optimization("FoldConstants")
 def fold_constants(graph: Graph, log: Log) -> None:
-    """Compute nodes whose inputs are all constants."""
+    """Evaluate nodes whose inputs are all constants."""
     for node in graph.nodes:
         for _, sub in node.subgraphs():
             fold_constants(sub, log)
@@ -47,11 +47,16 @@ def fold_constants(graph: Graph, log: Log) -> None:
 
 def _is_foldable(node: Node) -> bool:
     meaning = registry.find(node.domain, node.op_type)
-    return meaning is not None and meaning.pure and node.op_type not in KEPT and not any(True for _ in node.subgraphs())
+    return (
+        meaning is not None
+        and meaning.pure
+        and node.op_type not in NOT_FOLDED
+        and not any(True for _ in node.subgraphs())
+    )
 
 
 def _too_much(node: Node) -> str | None:
-    """Why this node is not folded, judged by sizes alone."""
+    """The reason why this node is not folded, from sizes alone."""
     inputs = [v.const for v in node.inputs if v is not None and v.const is not None]
     if any(_weight(t) > MAX_NBYTES for t in inputs):
         return f"an input is larger than {MAX_NBYTES} bytes"
@@ -70,7 +75,7 @@ def _too_much(node: Node) -> str | None:
 
 
 def _weight(tensor: Tensor) -> int:
-    """Bytes of a constant, its text included."""
+    """Bytes of a constant, including its strings."""
     return sum(map(len, tensor.numpy().flat)) if tensor.dtype.kind == "string" else tensor.nbytes
 
 

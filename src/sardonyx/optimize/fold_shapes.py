@@ -1,4 +1,4 @@
-"""Shape arithmetic that the walk can do itself: constants, copies and minus ones in place of computed shapes."""
+"""Replaces computed shapes by constants, copies and -1, during inference."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from sardonyx.optimize.symbolic import Facts
 
 @optimization("FoldShapes")
 def fold_shapes(graph: Graph, log: Log) -> None:
-    """Elements that follow from dimensions  ->  constants, or one Shape; Reshape and Expand to constant targets."""
+    """Elements that follow from dimensions  ->  constants, or one Shape; constant targets for Reshape and Expand."""
     folder = _Folder(Facts(), log)
     folder.facts.walk(graph, folder.change)
-    if folder.has_inlined:  # earlier nodes have other readers now
+    if folder.has_inlined:  # inlining changed the readers of earlier nodes
         folder = _Folder(Facts(), log)
         folder.facts.walk(graph, folder.change)
 
 
 class _Folder:
-    """The rewrites of one walk."""
+    """The rewrites of one pass over the graph."""
 
     def __init__(self, facts: Facts, log: Log) -> None:
         self.facts, self.log = facts, log
@@ -40,7 +40,7 @@ class _Folder:
         if node.domain:
             return
         if node.op_type == "Shape" and node.inputs[0] is not None:
-            self.facts.show(node.inputs[0])
+            self.facts.provide_sizes(node.inputs[0])
         if any(out in self.facts.contents for out in node.outputs) and self._content(graph, node):
             return
         rewrite = REWRITES.get(node.op_type)
@@ -63,7 +63,7 @@ class _Folder:
     # -- values that are shapes
 
     def _content(self, graph: Graph, node: Node) -> bool:
-        """Read what a node computes from where it is known already."""
+        """Replace a node's result if its elements are known, or available from another value."""
         for out in node.outputs:
             content = self.facts.contents.get(out)
             if content is None or out.is_dead or out.dtype is None or out.dtype.is_float:
@@ -83,7 +83,9 @@ class _Folder:
         return all(out.is_dead for out in node.outputs)
 
     def _as_shape(self, graph: Graph, node: Node, out: Value, content: Array) -> bool:
-        """Consecutive dimensions of some value -> its Shape from ``start`` to ``end``; others joined from such runs."""
+        """Consecutive dimensions of a value -> its Shape from ``start`` to ``end``; others are concatenated from such
+        slices.
+        """
         if content.ndim != 1 or out.dtype is not dtypes.i64:
             return False
         op = Builder(graph, node, prefix=out.name, origin=node.origin)
@@ -108,7 +110,7 @@ class _Folder:
         return True
 
     def _part(self, op: Builder, x: Value, start: int, count: int) -> Value:
-        """Dimensions ``start`` and following of ``x``."""
+        """``count`` dimensions of ``x``, from ``start`` on."""
         key = dtypes.i64, (count,), (x.shape or ())[start : start + count]
         kept = self.facts.equal.get(key)
         if kept is not None:
@@ -120,7 +122,7 @@ class _Folder:
         return made
 
     def _place(self, content: Array) -> tuple[Value, int] | None:
-        """A value, and the axis from which on its dimensions are these."""
+        """A value, and the axis at which its dimensions are these."""
         for i, d in enumerate(content):
             if isinstance(d, Expr):
                 for value, axis in self.facts.places.get(d, ()):
@@ -131,7 +133,7 @@ class _Folder:
         return None
 
     def _pieces(self, node: Node, content: Array) -> list[Value | list[int] | tuple[Value, int, int]]:
-        """The fewest constants, runs of dimensions and inputs of a Concat that give these elements."""
+        """The fewest constants, dimension slices and inputs of a Concat that make up these elements."""
         parts: list[tuple[Value, list[Dim]]] = []
         at = 0
         for v in node.inputs:
@@ -160,13 +162,13 @@ class _Folder:
     def _is_run(self, run: list[Dim]) -> bool:
         return all(isinstance(d, int) for d in run) or self._place(contents.objects(run, (len(run),))) is not None
 
-    # -- readers of shapes
+    # -- operators that take shapes
 
     def reshape(self, graph: Graph, node: Node) -> None:
         """Reshape(x, computed)  ->  Reshape(x, constant), Flatten(x) or x."""
         x, target = node.inputs
         out = node.outputs[0]
-        if x is None or target is None or self._cancels(graph, node) or target.is_const or out.shape is None:
+        if x is None or target is None or self._cancel_reshape(graph, node) or target.is_const or out.shape is None:
             return
         if x.shape is None or not all(isinstance(d, (int, Expr)) for d in out.shape):
             return
@@ -190,10 +192,10 @@ class _Folder:
         return content is not None and -1 in content.reshape(-1).tolist()
 
     def expand(self, graph: Graph, node: Node) -> None:
-        """Expand(x, computed)  ->  x, or Expand(x, constant) where ones keep what x has."""
+        """Expand(x, computed)  ->  x, or Expand(x, constant) with ones for dimensions that x has."""
         x, target = node.inputs
         out = node.outputs[0]
-        if x is None or target is None or self._gives_back(graph, node):
+        if x is None or target is None or self._identity(graph, node):
             return
         if target.is_const or x.shape is None or out.shape is None:
             return
@@ -210,7 +212,7 @@ class _Folder:
             )
 
     def broadcast(self, graph: Graph, node: Node) -> None:
-        """x + Expand(y)  ->  x + y, where x has the dimensions to which y is expanded."""
+        """x + Expand(y)  ->  x + y, if x has the dimensions to which y is expanded."""
         inputs = list(node.inputs)
         shapes = [None if v is None else v.shape for v in inputs]
         full = node.outputs[0].shape
@@ -233,24 +235,24 @@ class _Folder:
         steps = node.input(4)
         content = None if steps is None else self.facts.content(steps)
         if steps is None or (content is not None and all(d == 1 for d in content.flat)):
-            self._gives_back(graph, node)
+            self._identity(graph, node)
 
-    def gives_back(self, graph: Graph, node: Node) -> None:
-        self._gives_back(graph, node)
+    def remove_identity(self, graph: Graph, node: Node) -> None:
+        self._identity(graph, node)
 
-    def cancels(self, graph: Graph, node: Node) -> None:
-        self._cancels(graph, node)
+    def cancel_reshape(self, graph: Graph, node: Node) -> None:
+        self._cancel_reshape(graph, node)
 
-    def _gives_back(self, graph: Graph, node: Node) -> bool:
-        """A node that keeps the order of elements, and the shape."""
+    def _identity(self, graph: Graph, node: Node) -> bool:
+        """Remove a node that keeps the shape and the order of elements."""
         x, out = node.inputs[0], node.outputs[0]
         if x is None or not _same_shape(x.shape, out.shape) or not _can_stand_for(x, out, graph):
             return False
-        return self._replace(graph, node, out, x, [], f"removed: it gives back {x.name!r}")
+        return self._replace(graph, node, out, x, [], f"removed: the result is {x.name!r}")
 
-    def _cancels(self, graph: Graph, node: Node) -> bool:
-        """A change of shape that undoes those before it."""
-        if self._gives_back(graph, node):
+    def _cancel_reshape(self, graph: Graph, node: Node) -> bool:
+        """Remove a change of shape that undoes those before it."""
+        if self._identity(graph, node):
             return True
         out, x = node.outputs[0], node.inputs[0]
         for _ in range(4):
@@ -259,10 +261,10 @@ class _Folder:
                 return False
             x = before.inputs[0]
             if x is not None and _same_shape(x.shape, out.shape) and _can_stand_for(x, out, graph):
-                return self._replace(graph, node, out, x, [], f"removed: with {before.label}, it gives back {x.name!r}")
+                return self._replace(graph, node, out, x, [], f"removed: with {before.label}, the result is {x.name!r}")
         return False
 
-    # -- replacing
+    # -- replacement
 
     def _finish(self, graph: Graph, node: Node, new: Value, op: Builder, why: str) -> None:
         for made in op.made:
@@ -295,14 +297,14 @@ def _same_shape(a: Shape | None, b: Shape | None) -> bool:
 
 
 def _can_stand_for(new: Value, old: Value, graph: Graph) -> bool:
-    """A subgraph's output must be made inside it."""
+    """Whether ``new`` may replace ``old``: a subgraph's output must be computed inside it."""
     return not old.is_output or graph.parent is None or (new.producer is not None and new.producer.graph is graph)
 
 
 def _target(x: Shape, out: Shape, infers: bool) -> list[int] | None:
-    """A constant target of Reshape that gives ``out``: 0 where x has the dimension in place, one -1.
+    """A constant target of Reshape that gives ``out``: 0 for x's dimension at that position, one -1.
 
-    Beside a -1, every other dimension must be certain not to be 0, unless the model relied on that already.
+    If there is a -1, all other dimensions must be nonzero, unless the model relied on that already.
     """
     target: list[int] = []
     for i, d in enumerate(out):
@@ -335,9 +337,9 @@ REWRITES: dict[str, Callable[[_Folder, Graph, Node], None]] = {
     "Expand": _Folder.expand,
     "Slice": _Folder.slice,
     "If": _Folder.branch,
-    "Tile": _Folder.gives_back,
-    "Flatten": _Folder.cancels,
-    "Squeeze": _Folder.cancels,
-    "Unsqueeze": _Folder.cancels,
+    "Tile": _Folder.remove_identity,
+    "Flatten": _Folder.cancel_reshape,
+    "Squeeze": _Folder.cancel_reshape,
+    "Unsqueeze": _Folder.cancel_reshape,
     **dict.fromkeys(BROADCASTING, _Folder.broadcast),
 }

@@ -7,7 +7,8 @@
             require(m.eps.is_scalar_const, "epsilon is not a scalar constant", m.eps)
             return op.RMSNormalization(m.x, m.scale, axis=-1, epsilon=m.eps.item())
 
-``rewrite`` looks first, refusing with a reason, and writes after: what it has written when it refuses is taken back.
+``rewrite`` checks conditions, refusing with a reason, before it writes nodes; nodes written before a refusal are
+removed.
 """
 
 from __future__ import annotations
@@ -22,21 +23,23 @@ from sardonyx.optimize.manager import Log, optimization
 from sardonyx.optimize.pattern import Apply, Match, written
 
 MAX_READINGS = 8
-"""Ways of reading one expression that are tried: a commutative operator has two."""
+"""Ways to match one expression that are tried: a commutative operator has two."""
 
 
 class Refused(Exception):
-    """A pattern fits, and a condition does not."""
+    """A pattern matches, but a condition does not hold."""
 
 
 def require(holds: object, reason: str, value: Value | None = None) -> None:
-    """Refuse a rewrite, naming the value at fault."""
+    """Refuse a rewrite unless ``holds``, naming the value at fault."""
     if not holds:
         raise Refused(reason if value is None else f"{reason} ({value.name})")
 
 
 class Fusion:
-    """One rewrite. ``pattern`` may give a tuple of expressions; ``shares``: inner values may have other readers."""
+    """A rewrite rule. ``pattern`` may return a tuple of expressions. With ``shares``, inner values may have other
+    readers.
+    """
 
     shares = False
 
@@ -48,11 +51,11 @@ class Fusion:
         raise NotImplementedError
 
     def rewrite(self, op: Builder, m: Match) -> Any:
-        """Write the replacement of the root's first output, or of all its outputs as a tuple."""
+        """Build the replacement of the root's first output, or of all its outputs as a tuple."""
         raise NotImplementedError
 
     def apply(self, graph: Graph, root: Node, log: Log) -> bool:
-        """Replace the expression that ends at ``root``, if it is one of this fusion's."""
+        """Replace the expression that ends at ``root``, if it matches."""
         for pattern in self.patterns:
             for m in islice(pattern.match(root.outputs[pattern.output], Match({}, {})), MAX_READINGS):
                 if self._replace(graph, root, m, log):
@@ -106,7 +109,7 @@ def _fuse(graph: Graph, by_root: dict[str, list[Fusion]], log: Log) -> None:
 
 
 def _require_private(nodes: list[Node], root: Node) -> None:
-    """Nobody outside the pattern may read what disappears with it."""
+    """Refuse if nodes outside the pattern read values that would be removed."""
     inside = set(nodes)
     for node in nodes:
         if node is root:
@@ -124,6 +127,6 @@ def _origins(nodes: list[Node]) -> tuple[str, ...]:
 
 
 def take_back(graph: Graph, made: list[Node]) -> None:
-    """Remove the nodes that a refused rewrite has written."""
+    """Remove the nodes of a refused rewrite."""
     for node in reversed(made):
         graph.remove(node)

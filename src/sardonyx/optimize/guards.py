@@ -1,7 +1,7 @@
-"""Conditions that follow from sizes, as checks on those sizes.
+"""Conditions that depend on sizes, as guards on those sizes.
 
-Exporters write ``If(Equal(Shape(x)[k], 1))`` around a Squeeze whose axis is of a dynamic size: the branches differ in
-rank, and only a run's sizes decide between them. Code for one branch is right for the sizes that its guard allows.
+Exporters write ``If(Equal(Shape(x)[k], 1))`` around a Squeeze of a dynamic axis: the branches differ in rank, and the
+sizes of a run select one. Code for one branch is valid for the sizes that its guard allows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Content = Callable[[Value], "Array | None"]
 
 
 class Guard(NamedTuple):
-    """Holds where ``size`` is one of ``allowed``, or at least ``least``."""
+    """True if ``size`` is one of ``allowed``, or at least ``least``."""
 
     size: Known
     allowed: tuple[Known, ...] = ()
@@ -28,14 +28,14 @@ class Guard(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """The branch of an If that is taken, and for which sizes; without a guard, for all."""
+    """The branch that an If takes, and the guard under which it does; no guard means always."""
 
     body: Graph
     guard: Guard | None
 
 
 def decided(node: Node, content: Content) -> Taken | None:
-    """The branch that an If takes whatever the sizes are."""
+    """The branch that an If takes for all sizes."""
     flag = None if node.inputs[0] is None else content(node.inputs[0])
     if flag is None or flag.size != 1 or flag.flat[0] is None:
         return None
@@ -43,7 +43,7 @@ def decided(node: Node, content: Content) -> Taken | None:
 
 
 def assumed(node: Node, content: Content) -> Taken | None:
-    """The first branch of an If, where sizes tell whether it is taken."""
+    """The first branch of an If whose condition depends on sizes."""
     guard = None if node.inputs[0] is None else _guard(node.inputs[0], True, content)
     return None if guard is None else Taken(_branch(node, True), guard)
 
@@ -55,7 +55,7 @@ def _branch(node: Node, outcome: bool) -> Graph:
 
 
 def _guard(value: Value, outcome: bool, content: Content) -> Guard | None:
-    """What sizes must satisfy for a flag to be as ``outcome`` says."""
+    """The guard under which a condition equals ``outcome``."""
     node = value.producer
     source = None if node is None else node.input(0)
     if node is None or node.domain or source is None:
@@ -79,7 +79,7 @@ def _guard(value: Value, outcome: bool, content: Content) -> Guard | None:
 
 
 _LEAST = {"Equal": (0, 0), "Greater": (1, 1), "GreaterOrEqual": (1, 0), "Less": (-1, 1), "LessOrEqual": (-1, 0)}
-"""Comparisons of a and b: the sign with which a - b counts, and the least that it must be."""
+"""For comparisons of a and b: the sign of a - b that counts, and its least value."""
 
 
 def _element(array: Array | None) -> Known | None:

@@ -1,4 +1,4 @@
-"""Runs passes in the order that ``pipelines`` states, and keeps the report."""
+"""Runs passes in the order of ``pipelines`` and collects the report."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sardonyx.limits import check_time
 from sardonyx.optimize.report import Declined, Report, Rewrite
 
 Judge: TypeAlias = Callable[[Sequence[Value], Sequence[Value], Sequence[Node]], "str | None"]
-"""Says why new values, made by new nodes, differ from the old ones they are to replace; None when they do not."""
+"""Returns how new values, computed by new nodes, differ from those that they replace; None if they do not."""
 
 
 class Log:
-    """How one pass changes a graph and tells what it did."""
+    """A pass's interface to change a graph and report its changes."""
 
     def __init__(self, name: str, report: Report, judge: Judge | None = None) -> None:
         self.name, self.report, self.judge = name, report, judge
@@ -33,9 +33,9 @@ class Log:
         made: Sequence[Node],
         what: str,
     ) -> bool:
-        """Let readers of ``old`` read ``new``, and drop those of ``nodes`` that nobody reads any more.
+        """Make readers of ``old`` read ``new``, and remove those of ``nodes`` that become unused.
 
-        ``nodes`` come with readers before what they read. A judge that finds a difference has ``made`` taken back.
+        ``nodes`` are ordered with readers first. If a judge finds a difference, ``made`` is removed instead.
         """
         if self.judge is not None:
             why = self.judge(old, new, made)
@@ -96,7 +96,7 @@ def optimization(name: str) -> Callable[[Pass], Pass]:
 
 
 def run(graph: Graph, order: tuple[str, ...], disabled: Collection[str] = (), judge: Judge | None = None) -> Report:
-    """Run the named passes in order; a judge has a say in every replacement."""
+    """Run the named passes in order; ``judge`` may veto each replacement."""
     report, verified = Report(), knobs.VERIFY.get()
     for name in order:
         if name in disabled:

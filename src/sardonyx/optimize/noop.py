@@ -1,4 +1,4 @@
-"""Nodes that give back one of their inputs."""
+"""Removes nodes that return one of their inputs unchanged."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.optimize.manager import Log, optimization
 
 NOT_NEGATIVE = frozenset({"Abs", "Exp", "HardSigmoid", "Relu", "Sigmoid", "Softmax", "Softplus"})
-"""Operators on floats whose result is never less than zero."""
+"""Operators on floats whose results are never negative."""
 
 MAX_NEUTRAL = 4096
-"""Elements of a constant that are looked at."""
+"""Largest constant that is inspected."""
 
 TO_THE_END = 2**31 - 1
-"""Where exporters end a slice that takes everything."""
+"""The end that exporters use for a slice of everything."""
 
 
 COMPUTED = frozenset({"Add", "Sub", "Mul", "Div", "Pow"})
-"""Operators that stay where they make a graph output, as they do in onnxruntime: the output's name is theirs."""
+"""Operators that are kept if they produce a graph output, as in onnxruntime: the output keeps its name."""
 
 
 @optimization("RemoveNoOps")
 def remove_no_ops(graph: Graph, log: Log) -> None:
-    """Let readers of a node that changes nothing read its input."""
+    """Make readers of a node that changes nothing read its input."""
     for node in graph.nodes:
         for _, sub in node.subgraphs():
             remove_no_ops(sub, log)
@@ -54,7 +54,7 @@ def _dropout(node: Node) -> Value | None:
 
 
 def _cast(node: Node) -> Value | None:
-    """A cast of a half-precision value to its own type stays: it says where a chain computed in f32 must round."""
+    """A cast of a half-precision value to its own type is kept: it marks where an f32 computation must round."""
     x = node.inputs[0]
     if x is None or x.dtype is None or x.dtype in (dtypes.f16, dtypes.bf16):
         return None
@@ -74,7 +74,7 @@ def _same_shape(node: Node) -> Value | None:
 
 
 def _slice(node: Node) -> Value | None:
-    """Forward from the first to the last of every axis that it names."""
+    """A Slice that covers every axis that it names, with step 1."""
     x, starts, ends = node.inputs[:3]
     steps = node.input(4)
     if starts is None or ends is None or not (steps is None or (steps.is_const and (steps.numpy() == 1).all())):
@@ -93,7 +93,7 @@ def _tile(node: Node) -> Value | None:
 
 
 def _expand(node: Node) -> Value | None:
-    """To a shape that adds no axis and lengthens none."""
+    """An Expand that neither adds nor lengthens an axis."""
     x, target = _same_shape(node), node.inputs[1]
     if x is None or x.shape is None or target is None or not target.is_const:
         return x
@@ -111,7 +111,7 @@ def _split(node: Node) -> Value | None:
 
 
 def _twice(node: Node) -> Value | None:
-    """An operator that undoes itself, applied to itself."""
+    """A self-inverse operator applied twice."""
     x = node.inputs[0]
     made = x.producer if x is not None else None
     return made.inputs[0] if made is not None and made.op_type == node.op_type and not made.domain else None
@@ -138,7 +138,7 @@ def _pad(node: Node) -> Value | None:
 
 
 def _neutral(number: int, *, either: bool, exact_on_floats: bool = True) -> Callable[[Node], Value | None]:
-    """x op number, where the constant does not broadcast x to a larger shape."""
+    """x op number, if the constant does not broadcast x to a larger shape."""
 
     def rule(node: Node) -> Value | None:
         a, b = node.inputs
@@ -158,7 +158,7 @@ def _neutral(number: int, *, either: bool, exact_on_floats: bool = True) -> Call
 
 
 def _stays(x: Value, c: Value) -> bool:
-    """Whether ``x`` keeps its shape where it is broadcast with a constant ``c``."""
+    """Whether ``x`` keeps its shape when broadcast with a constant ``c``."""
     if c.shape is None or x.rank is None or x.rank < len(c.shape):
         return False
     dims = x.shape[x.rank - len(c.shape) :] if x.shape is not None else ()
@@ -197,5 +197,7 @@ RULES: dict[str, Callable[[Node], Value | None]] = {
     "And": _neutral(1, either=True),
     "Or": _neutral(0, either=True),
 }
-"""Operator to the input that it gives back unchanged, or None where it does something. Adding 0 to a float is left: it
-turns -0 into 0."""
+"""From operator to a function that returns the input which the node passes on unchanged, or None.
+
+Adding 0 to a float is kept: it turns -0 into 0.
+"""

@@ -1,4 +1,4 @@
-"""Patterns: the expression to look for, written as the code that would build it.
+"""Patterns: the expression to match, written as the code that would build it.
 
     def pattern(self, op, x, scale, eps):
         return x / op.Sqrt(op.ReduceMean(x * x, axes=[-1], keepdims=1) + eps) * scale
@@ -28,7 +28,7 @@ NUMBER_TOLERANCE = 1e-4
 
 
 class Pattern:
-    """An expression over values."""
+    """A matcher of expressions over values."""
 
     def __add__(self, other: Any) -> Pattern:
         return Apply("Add", (self, pattern_of(other)))
@@ -55,12 +55,12 @@ class Pattern:
         return Apply("Div", (pattern_of(other), self))
 
     def match(self, value: Value | None, m: Match) -> Iterator[Match]:
-        """Every way in which a value is this expression, given what is bound already."""
+        """All ways in which a value matches, given the bindings so far."""
         raise NotImplementedError
 
 
 class Var(Pattern):
-    """Any value, by name."""
+    """Matches any value, by name."""
 
     def __init__(self, name: str, *, optional: bool = False) -> None:
         self.name, self.optional = name, optional
@@ -74,7 +74,7 @@ class Var(Pattern):
 
 
 class Number(Pattern):
-    """A scalar constant near a number."""
+    """Matches a scalar constant near a number."""
 
     def __init__(self, number: float) -> None:
         self.number = number
@@ -87,7 +87,7 @@ class Number(Pattern):
 
 
 class Absent(Pattern):
-    """An optional input that is left out."""
+    """Matches an omitted optional input."""
 
     def match(self, value: Value | None, m: Match) -> Iterator[Match]:
         if value is None:
@@ -95,7 +95,7 @@ class Absent(Pattern):
 
 
 class Either(Pattern):
-    """One of several expressions, the first that fits."""
+    """Matches the first of several expressions that fits."""
 
     def __init__(self, *choices: Any) -> None:
         self.choices = tuple(pattern_of(c) for c in choices)
@@ -106,7 +106,7 @@ class Either(Pattern):
 
 
 class Apply(Pattern):
-    """An operator applied to expressions; ``name`` lets the rewrite ask for the node."""
+    """Matches an operator applied to expressions; ``name`` makes the node available to the rewrite."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class Apply(Pattern):
 
 
 class Match:
-    """What a pattern found: values by parameter name, nodes by expression. Extending one makes a new one."""
+    """A match: values by parameter name, nodes by expression. Immutable; extending it makes a new one."""
 
     def __init__(self, values: dict[str, Value | None], nodes: dict[Apply, Node]) -> None:
         self.values, self.nodes = values, nodes
@@ -180,7 +180,7 @@ class Match:
 
 
 class PatternWriter:
-    """What ``op`` is while a pattern is written."""
+    """The ``op`` argument of pattern methods."""
 
     def __getattr__(self, op_type: str) -> Callable[..., Apply]:
         if not op_type[0].isupper():
@@ -196,7 +196,7 @@ class PatternWriter:
         name: str | None = None,
         **attrs: Any,
     ) -> Apply:
-        """One operator, or one of several, of any domain."""
+        """An operator, or one of several, of any domain."""
         return Apply(op_type, tuple(map(pattern_of, inputs)), attrs, domain=domain, output=output, name=name)
 
     def either(self, *choices: Any) -> Either:
@@ -220,7 +220,7 @@ def pattern_of(x: Any) -> Pattern:
 
 
 def written(fn: Callable[..., Any]) -> tuple[Apply, ...]:
-    """The expressions that a pattern method gives when it is called with one variable for each of its parameters."""
+    """The expressions that a pattern method returns for one variable per parameter."""
     names = list(inspect.signature(fn).parameters)[1:]
     roots = fn(PatternWriter(), *(Var(name) for name in names))
     return tuple(_roots(roots if isinstance(roots, tuple) else (roots,)))
@@ -242,7 +242,7 @@ def _input_names(op_type: str, domain: str) -> dict[str, int]:
 
 
 def _split(node: Node, attrs: dict[str, Any]) -> tuple[dict[int, Any], dict[str, Any]]:
-    """What is wanted of constant inputs, by position, and what of attributes."""
+    """Required constant inputs by position, and required attributes."""
     names = _input_names(node.op_type, node.domain)
     inputs = {names[key]: want for key, want in attrs.items() if key in names}
     return inputs, {key: want for key, want in attrs.items() if key not in names}
@@ -258,7 +258,7 @@ def _attr_fits(node: Node, key: str, want: Any) -> bool:
 
 
 def attribute(node: Node, key: str) -> Any:
-    """An attribute, or the default that the operator's schema gives it; None where there is neither."""
+    """An attribute, or its schema default; None if there is neither."""
     if key in node.attrs:
         return node.attrs[key]
     return _default(node.op_type, node.domain, key)

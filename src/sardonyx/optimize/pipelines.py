@@ -18,7 +18,7 @@ from sardonyx.optimize.fusions import (
     gemm,
     heads,
     integers,
-    learned,
+    ml,
     lookups,
     loops,
     movement,
@@ -53,7 +53,7 @@ SHAPES = (
     "HoistLoopInvariants",
     "InferShapes",
 )
-"""What is known decides what fits: shapes and constants first."""
+"""Shapes and constants first: other rewrites depend on them."""
 
 POINTWISE = (
     "RemoveDeadCode",
@@ -86,7 +86,7 @@ MOVEMENT = (
     "FuseReshapes",
     "RemoveNoOps",
 )
-"""What moves elements, before the products that read them."""
+"""Operators that move elements, before the products that read them."""
 PRODUCTS = (
     "FoldGatherConv",
     "FoldPadConv",
@@ -107,9 +107,9 @@ PRODUCTS = (
     "FoldGemmMul",
     "FoldGemmBatchNorm",
 )
-"""What goes into the weights of a product, nearest first: a chain is folded link by link."""
+"""Folding into the weights of products, nearest operator first: a chain is folded one operator at a time."""
 SIMPLIFY = (*POINTWISE, *MOVEMENT, *PRODUCTS)
-"""Rewrites that leave fewer or cheaper nodes of the same vocabulary."""
+"""Rewrites that leave fewer or cheaper ai.onnx operators."""
 
 CLEANUP = ("FoldConstants", "ShareConstants", "ShareDuplicates", "RemoveDeadCode")
 
@@ -151,9 +151,9 @@ ATTENTION = (
     "FoldPositionGather",
     "FoldMask",
 )
-"""The core first, then what stands around it, from the inside out."""
+"""The core first, then the surrounding operators from the inside out."""
 
-LEARNED = (
+ML_EXPANSIONS = (
     "ExpandLinearClassifier",
     "ExpandLinearRegressor",
     "ExpandTreeClassifier",
@@ -162,10 +162,10 @@ LEARNED = (
     "ExpandScaler",
     "InferShapes",
 )
-"""Models of ai.onnx.ml in the operators of ai.onnx."""
+"""Models of ai.onnx.ml as operators of ai.onnx."""
 
-LATE = ("FoldMulConv", "FoldGatheredPointwise", "HoistLoopProducts", "MultiplyByReciprocal")
-"""What would hide an expression from the fusions above."""
+FINAL = ("FoldMulConv", "FoldGatheredPointwise", "HoistLoopProducts", "MultiplyByReciprocal")
+"""Rewrites that would hide expressions from the fusions above."""
 
 QUANTIZED = (
     "FoldQuantizedClip",
@@ -184,7 +184,7 @@ QUANTIZED = (
     "SpellMatMulNBits",
     "RemoveDeadCode",
 )
-"""Integers as far as they reach, then the operators that read and give them."""
+"""Extend integer regions as far as possible, then fuse operators within them."""
 
 CONTRIB = (
     "SpellAttention",
@@ -213,18 +213,18 @@ CONTRIB = (
 """Fusions into onnxruntime's own operators, for models that are saved in its spelling."""
 
 INTEGERS = ("MultiplyIntegers", "MultiplyIntegersAdd", "ConvolveIntegers", "FoldDequantize", "RemoveDeadCode")
-"""For providers that multiply bytes: what is quantized is multiplied so, and what is not is computed once."""
+"""For providers with integer kernels: integer products; other constants are dequantized once."""
 
 IMAGES = ("JoinConvs", "JoinDepthwiseConvs", "ConvolveBeforeResize")
-"""For providers that have the channels of a pixel along their vectors, and add to what they convolve."""
+"""For providers with channels along vector lanes, and with convolutions that add to their output."""
 
 PORTABLE = ("AdaptAttentionMasks", "ShareConstants", "ShareDuplicates", "RemoveDeadCode")
-"""What other engines' readings of ai.onnx's operators need, for models that are saved for any of them."""
+"""Changes for other engines' interpretations of ai.onnx's operators, for models that are saved for any of them."""
 
 SPELLINGS = {"contrib": CONTRIB, "portable": PORTABLE}
 
 BASIC = (*SHAPES, *SIMPLIFY, *CLEANUP)
-EXTENDED = (*BASIC, *LEARNED, *RAISE, *ATTENTION, *LATE, *CLEANUP)
+EXTENDED = (*BASIC, *ML_EXPANSIONS, *RAISE, *ATTENTION, *FINAL, *CLEANUP)
 
 LEVELS: dict[str, tuple[str, ...]] = {
     "disabled": (),
@@ -274,7 +274,7 @@ ONNXRUNTIME_NAMES: dict[str, str | tuple[str, ...]] = {
     "MatMulIntegerToFloatFusion": "SpellMatMulIntegerToFloat",
     "DynamicQuantizeMatMulFusion": "SpellDynamicQuantizeMatMul",
 }
-"""onnxruntime's optimizers and the passes that do their work here: ``disabled_optimizers`` keeps its meaning."""
+"""onnxruntime's optimizers and the passes that correspond to them, for ``disabled_optimizers``."""
 
 _MODULES = (
     activation,
@@ -293,7 +293,7 @@ _MODULES = (
     gemm,
     heads,
     integers,
-    learned,
+    ml,
     lookups,
     loops,
     movement,
@@ -323,12 +323,12 @@ _MODULES = (
 
 
 def optimize(graph: Graph, level: str, disabled: Collection[str] = ()) -> Report:
-    """Rewrite a graph in place by the passes of a level, leaving out those named in ``disabled``."""
+    """Rewrite a graph in place by the passes of a level, except those in ``disabled``."""
     return manager.run(graph, LEVELS[level], our_names(disabled))
 
 
 def our_names(names: Collection[str]) -> set[str]:
-    """Passes that are named by us or by onnxruntime; a name that nobody has stays as it is."""
+    """Our names of passes, from our names or onnxruntime's; unknown names are returned unchanged."""
     found: set[str] = set()
     for name in names:
         ours = ONNXRUNTIME_NAMES.get(name, name)

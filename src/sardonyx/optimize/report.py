@@ -1,4 +1,4 @@
-"""What the optimizer did, and where it declined and why."""
+"""Reports of rewrites, and of places where a pass declined and why."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Rewrite:
-    """One change: the nodes of the model file that it touched and what became of them."""
+    """One change: the nodes of the model file that it affected, and the result."""
 
     name: str
     nodes: tuple[str, ...]
@@ -19,7 +19,7 @@ class Rewrite:
 
 @dataclass(frozen=True)
 class Declined:
-    """A place where a pass nearly applied."""
+    """A place where a pattern matched but a condition did not hold."""
 
     name: str
     node: str
@@ -31,16 +31,16 @@ class Declined:
 
 @dataclass
 class Report:
-    """Everything that one optimization did."""
+    """All rewrites and near misses of one optimization."""
 
     rewrites: list[Rewrite] = field(default_factory=list)
     declined: list[Declined] = field(default_factory=list)
     rolled_back: list[Declined] = field(default_factory=list)
-    """Rewrites that were written and then refused: they gave other numbers, or replaced another provider's nodes."""
+    """Rewrites that were undone: their results differed, or they replaced another provider's nodes."""
     seconds: dict[str, float] = field(default_factory=dict)
 
     def extend(self, other: Report) -> None:
-        """Append the entries of a later run of passes; what declined for the same reason before is not repeated."""
+        """Append the entries of a later run of passes; repeated near misses are skipped."""
         self.rewrites += other.rewrites
         self.declined += [d for d in other.declined if d not in self.declined]
         self.rolled_back += [d for d in other.rolled_back if d not in self.rolled_back]

@@ -1,4 +1,4 @@
-"""Types and shapes: inference over the graph, and dimensions that the user fixes."""
+"""Type and shape inference over the graph, and dimensions that the user fixes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sardonyx.optimize.symbolic import Facts
 
 @optimization("InferShapes")
 def infer_shapes(graph: Graph, log: Log) -> None:
-    """The type of every value, with dimensions as expressions of those of the inputs."""
+    """Infer the type of every value, with dimensions as expressions of the inputs' dimensions."""
     Facts().walk(graph)
 
 
 def fix_dimensions(graph: Graph, by_name: Mapping[str, int], by_denotation: Mapping[str, int]) -> None:
-    """Give free dimensions the sizes the user chose, wherever they occur."""
+    """Replace free dimensions by the user's sizes, everywhere."""
     for value in graph.inputs:
         if value.denotation and isinstance(value.type, TensorType) and value.type.shape is not None:
             dims = zip(value.type.shape, value.denotation, strict=True)
@@ -42,7 +42,7 @@ def _substitute(graph: Graph, sizes: Mapping[str, int]) -> None:
 
 
 def _fixed(d: Dim, sizes: Mapping[str, int]) -> Dim:
-    """A dimension, with numbers for the names that have them; the text of an expression is a name too."""
+    """A dimension with numbers for the given names; the text of an expression may be given as a name too."""
     if not isinstance(d, str) or d in sizes:
         return sizes.get(d, d) if isinstance(d, str) else d
     return dims.evaluate(d, sizes) if any(name in sizes for name in dims.names(d)) else d

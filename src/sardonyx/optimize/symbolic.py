@@ -1,8 +1,8 @@
-"""What is certain of every value while a graph is walked in order: types with symbolic dimensions, and contents.
+"""Inference of types with symbolic dimensions, and of contents of small tensors, over a graph in order.
 
-There are two sources: the declared inputs of the main graph, which feeds are checked against and where one name is one
-size, and what follows from them by the rules of operators. What a model states about other values is not used. A
-dimension that nothing tells gets a name of its own, so that equal ones stay equal.
+There are two sources: the declared inputs of the main graph, which feeds are checked against and in which equal names
+are equal sizes, and the inference rules of operators. What a model states about other values is not used. An unknown
+dimension gets a name of its own, so that equal dimensions stay equal.
 """
 
 from __future__ import annotations
@@ -17,36 +17,37 @@ from sardonyx.ir.dims import Dim, Expr, Known
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.types import TensorType, ValueType
 from sardonyx.ops.infer import MAX_CONTENT, constant_content, output_types
-from sardonyx.optimize import contents, guards, repeated
+from sardonyx.optimize import contents, guards, loop_inference
 from sardonyx.optimize.contents import Array
 from sardonyx.optimize.guards import Taken
 
 
 class Facts:
-    """What is known so far. ``contents`` holds elements of small tensors, ``places`` where sizes can be read."""
+    """What is known so far: ``contents`` of small tensors, and ``places`` where sizes can be read."""
 
     PREFIX = ""
-    """Of the names of new sizes."""
+    """Prefix of new names of sizes."""
 
     def __init__(self, *, assumes: bool = False) -> None:
-        """With ``assumes``, an If whose branches differ in rank takes its first branch, where a guard allows it: what
-        is known then holds for the sizes that the guards in ``taken`` allow."""
+        """With ``assumes``, an If whose branches differ in rank takes its first branch if a guard allows it; results
+        then hold for the sizes that the guards in ``taken`` allow.
+        """
         self.assumes = assumes
         self.taken: dict[Node, Taken] = {}
-        """The branches that Ifs take, of those that do not depend on data."""
+        """The branches of Ifs that do not depend on data."""
         self.contents: dict[Value, Array] = {}
         self.equal: MutableMapping[Hashable, Value] = ChainMap()
         """The first value of each content."""
         self.places: MutableMapping[Expr, tuple[tuple[Value, int], ...]] = ChainMap()
-        """Inputs, and other values whose shape is read, by the sizes of their axes."""
+        """For each size, the inputs and other values with a Shape reader that have it, and the axis."""
         self.trips: dict[Node, Known] = {}
-        """How often the bodies of Loops and Scans run, of those where sizes tell it."""
+        """The numbers of trips of Loops and Scans that depend on sizes only."""
         self.varying: dict[Value, frozenset[int] | None] = {}
-        """Axes of carried values whose sizes differ from trip to trip; None where ranks do."""
+        """Axes of carried values whose sizes differ from trip to trip; None if ranks do."""
         self._made: dict[str, int] = {}
 
     def fresh(self) -> Expr:
-        """A size of which nothing is known."""
+        """A new unknown size."""
         made = dims.fresh(f"{self.PREFIX}{len(self._made) + 1}")
         self._made[made] = len(self._made)
         return made
@@ -59,21 +60,21 @@ class Facts:
                 self.contents[value] = found
         return found
 
-    # -- walking
+    # -- inference
 
     def walk(self, graph: Graph, change: Callable[[Graph, Node], None] | None = None) -> None:
-        """Learn every node of a main graph, in order; ``change`` may rewrite each one right after."""
+        """Infer all nodes of a main graph in order; ``change`` may rewrite each one afterwards."""
         with self._declared(graph.inputs):
             self._walk(graph, change)
 
     @contextmanager
     def _declared(self, inputs: list[Value]) -> Iterator[None]:
-        """Give inputs names for all their dimensions for as long as the walk lasts."""
+        """Name all dimensions of inputs during the walk."""
         stated = [v.type for v in inputs]
         for v in inputs:
             if not v.is_const:
                 v.type = self._complete(v.type)
-                self.show(v)
+                self.provide_sizes(v)
         try:
             yield
         finally:
@@ -87,15 +88,15 @@ class Facts:
                 change(graph, node)
 
     def learn(self, node: Node, change: Callable[[Graph, Node], None] | None = None) -> None:
-        """Types and contents of a node's outputs, from those of its inputs."""
+        """Infer types and contents of a node's outputs from those of its inputs."""
         joined = self._subgraphs(node, change)
         found = joined or output_types(node, self.content)
         for out, t in zip(node.outputs, found, strict=True):
             out.type = self._complete(_certain(t, out.type))
         self._learn_contents(node)
 
-    def show(self, value: Value) -> None:
-        """Let sizes be read from this value."""
+    def provide_sizes(self, value: Value) -> None:
+        """Allow sizes to be read from this value."""
         for axis, d in enumerate(value.shape or ()):
             if isinstance(d, Expr):
                 known = self.places.get(d, ())
@@ -103,7 +104,7 @@ class Facts:
                     self.places[d] = (*known, (value, axis))
 
     def key(self, value: Value) -> Hashable:
-        """Equal for values of equal type and elements; None where an element is not known."""
+        """Equal for values of equal type and elements; None if an element is unknown."""
         content = self.contents.get(value)
         if content is None or not contents.is_complete(content):
             return None
@@ -131,9 +132,9 @@ class Facts:
     # -- subgraphs
 
     def _subgraphs(self, node: Node, change: Callable[[Graph, Node], None] | None) -> list[ValueType | None] | None:
-        """Walk the bodies of a node; what they say together of its outputs."""
+        """Infer the bodies of a node; returns the combined types of its outputs."""
         if node.op_type in ("Loop", "Scan") and not node.domain:
-            found = repeated.learn(self, node, change)
+            found = loop_inference.learn(self, node, change)
             if found is not None:
                 return found
         bodies = [graph for _, graph in node.subgraphs()]
@@ -144,7 +145,7 @@ class Facts:
         return [None] * len(node.outputs) if bodies else None
 
     def _branches(self, node: Node, bodies: list[Graph]) -> list[ValueType | None]:
-        """What holds of an If's outputs: what its branches have in common, or all of the only one that is taken."""
+        """The types of an If's outputs: what its branches have in common, or those of the only branch taken."""
         common = [_common([v.type for v in made]) for made in zip(*(body.outputs for body in bodies), strict=False)]
         taken = guards.decided(node, self.content)
         if taken is None and self.assumes and any(isinstance(t, TensorType) and t.shape is None for t in common):
@@ -164,7 +165,7 @@ class Facts:
         given: Mapping[Value, ValueType | None],
         change: Callable[[Graph, Node], None] | None = None,
     ) -> None:
-        """Learn a body whose inputs have these types; of others, nothing but the element type is certain."""
+        """Infer a body whose inputs have these types; of other inputs only the element type is known."""
         for v in body.inputs:
             v.type = self._complete(_certain(given.get(v), v.type))
         outer = self.equal, self.places
@@ -173,7 +174,7 @@ class Facts:
         self.equal, self.places = outer
 
     def try_body(self, body: Graph, given: Mapping[Value, ValueType | None]) -> Callable[[], None]:
-        """Learn a body whose inputs have these types; what is returned forgets it again."""
+        """Infer a body whose inputs have these types; the returned function undoes it."""
         values = [*body.inputs, *(v for n in body.all_nodes() for v in n.outputs)]
         values += [v for n in body.all_nodes() for _, sub in n.subgraphs() for v in sub.inputs]
         types, known = [v.type for v in values], set(self.contents)
@@ -192,7 +193,7 @@ class Facts:
         return len(self._made)
 
     def is_newer(self, d: Dim, count: int) -> bool:
-        """Whether a dimension has a name that was made after the first ``count``."""
+        """Whether a dimension contains a name that was made after the first ``count``."""
         return any(self._made.get(name, -1) >= count for name in dims.names(d))
 
 
@@ -206,14 +207,14 @@ def _may_be_content(value: Value) -> bool:
 
 
 def _certain(found: ValueType | None, before: ValueType | None) -> ValueType | None:
-    """What rules found; where they found nothing, the kind of value and its element type as they were known before."""
+    """The inferred type; if there is none, the kind and element type that were known before."""
     if found is not None:
         return found
     return TensorType(before.dtype) if isinstance(before, TensorType) else before
 
 
 def _common(alternatives: list[ValueType | None]) -> ValueType | None:
-    """What holds of a value that is one of several."""
+    """What several alternative types have in common."""
     first = alternatives[0]
     if not all(isinstance(t, TensorType) for t in alternatives):
         return first if all(t == first for t in alternatives) else None

@@ -1,7 +1,7 @@
-"""How often the body of a Loop runs, where sizes alone tell it.
+"""The number of trips of a Loop, if it depends on sizes only.
 
-A condition that compares counters with sizes, as exporters write it, is read as a statement about the number of the
-trip: if it holds for as long as trips are left, the limit alone ends the loop.
+A condition that compares counters with sizes, as exporters write it, is interpreted as a bound on the trip's index: if
+it holds as long as trips are left, the limit alone ends the loop.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from sardonyx.optimize.contents import MAX_INTEGER, Array
 Content = Callable[[Value], "Array | None"]
 
 TRIP = dims.fresh("trip")
-"""The number of the trip at hand."""
+"""The index of the current trip."""
 
 MAX_DEPTH = 32
-"""Nodes behind each other through which a number is followed."""
+"""Longest chain of nodes through which a number is followed."""
 
 CARRIED = 2
-"""The first input of a Loop, and of its body, that is carried."""
+"""Index of the first carried input of a Loop and of its body."""
 
 
 def loop_trips(node: Node, content: Content) -> Known | None:
-    """The trips of a Loop; None where they follow from data."""
+    """The trips of a Loop; None if they depend on data."""
     body: Graph = node.attrs["body"]
     numbers = _Numbers(node, body, content)
     most, given, again = node.input(0), node.input(1), body.outputs[0]
     limit = None if most is None else numbers.of(most)
     if limit is not None and (type(limit) is not int or limit < MAX_INTEGER):
-        # The condition is asked before trip 0 and after each trip t; while another may follow, t is limit - 2 at most.
-        if not (given is None or numbers.holds(given, dims.sub(limit, 1))):
+        # The condition is evaluated before trip 0 and after each trip t. If another may follow, t is at most limit - 2.
+        if not (given is None or numbers.is_true_within(given, dims.sub(limit, 1))):
             return None
-        return _trips(limit) if numbers.holds(again, dims.sub(dims.sub(limit, 2), TRIP)) else None
+        return _trips(limit) if numbers.is_true_within(again, dims.sub(dims.sub(limit, 2), TRIP)) else None
     return numbers.counted(given, again)
 
 
@@ -44,7 +44,7 @@ def _trips(count: Known | None) -> Known | None:
 
 
 class _Numbers:
-    """Values of a Loop's body as sizes and the number of the trip."""
+    """Values of a Loop's body as expressions of sizes and the trip's index."""
 
     def __init__(self, node: Node, body: Graph, content: Content) -> None:
         self._node, self._body, self._content = node, body, content
@@ -52,7 +52,7 @@ class _Numbers:
         self._held: dict[Value, bool] = {}
 
     def of(self, value: Value, depth: int = MAX_DEPTH) -> Known | None:
-        """The one element of a value."""
+        """The only element of a value."""
         if value not in self._numbers:
             self._numbers[value] = None if depth == 0 else self._found(value, depth - 1)
         return self._numbers[value]
@@ -89,12 +89,12 @@ class _Numbers:
             return None
         return dims.add(first.flat[0], dims.mul(number.flat[0], TRIP))
 
-    def holds(self, value: Value, room: Known | None) -> bool:
-        """Whether a condition is true wherever ``room`` is not negative."""
+    def is_true_within(self, value: Value, room: Known | None) -> bool:
+        """Whether a condition is true whenever ``room`` is not negative."""
         self._held.clear()
-        return self._holds(value, room, MAX_DEPTH)
+        return self._is_true_at(value, room, MAX_DEPTH)
 
-    def _holds(self, value: Value, room: Known | None, depth: int) -> bool:
+    def _is_true_at(self, value: Value, room: Known | None, depth: int) -> bool:
         value = _source(value)
         if value not in self._held:
             self._held[value] = depth > 0 and self._is_true(value, room, depth - 1)
@@ -110,12 +110,12 @@ class _Numbers:
         if node is None or node.domain or len(node.inputs) != 2:
             return False
         if node.op_type == "And":
-            return all(v is not None and self._holds(v, room, depth) for v in node.inputs)
+            return all(v is not None and self._is_true_at(v, room, depth) for v in node.inputs)
         gap = self._gap(node)
         return gap is not None and (dims.at_least(gap, 0) or dims.at_least(dims.sub(gap, room), 0))
 
     def _gap(self, node: Node) -> Known | None:
-        """What a comparison says is not negative."""
+        """An expression that is non-negative if and only if the comparison holds."""
         if node.op_type not in ("Less", "LessOrEqual", "Greater", "GreaterOrEqual"):
             return None
         one, two = (None if v is None else self.of(v) for v in node.inputs)
@@ -123,7 +123,7 @@ class _Numbers:
         return gap if node.op_type.endswith("Equal") else dims.sub(gap, 1)
 
     def counted(self, given: Value | None, again: Value) -> Known | None:
-        """The trips of a loop that nothing but its condition ends: one that counts up to a size by ones."""
+        """The trips of a loop without a limit whose condition counts up to a size in steps of one."""
         first, after = (None if v is None else _source(v).producer for v in (given, again))
         if first is None or after is None:
             return None
@@ -134,7 +134,7 @@ class _Numbers:
 
 
 def _source(value: Value) -> Value:
-    """What a value is a copy of."""
+    """The value that a value is a copy of."""
     while value.producer is not None and value.producer.op_type == "Identity" and value.producer.inputs[0] is not None:
         value = value.producer.inputs[0]
     return value

@@ -8,8 +8,8 @@
         after=[pipeline.Softmax(), pipeline.TopK(5)],
     )
 
-takes a picture as it comes from a decoder, (height, width, 3) bytes of any size, and gives the five best classes. Steps
-are written as ONNX operators: the result runs wherever ONNX models do, and is fused and compiled here.
+takes a decoded image, (height, width, 3) bytes of any size, and returns the five best classes. Steps are written as
+ONNX
 """
 
 from sardonyx.pipeline.add import add

@@ -1,4 +1,4 @@
-"""Steps written in front of a model and behind it."""
+"""Adds steps before and after a model."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sardonyx.ir.graph import Graph, Model, Value
 from sardonyx.ir.types import TensorType, described
 from sardonyx.model.load import load
 from sardonyx.model.save import model_to_proto, save
-from sardonyx.normalize import lowest_opset, normalize, settle
+from sardonyx.normalize import lowest_opset, normalize, unify_opsets
 from sardonyx.pipeline.images import Image
 from sardonyx.pipeline.writer import After, Before, Picture, Writer
 
 OPSET = 18
-"""The first with a Resize that counts every pixel; a model of an older one is brought there."""
+"""The first opset whose Resize supports antialiasing; older models are upgraded to it."""
 
 
 def add(
@@ -34,12 +34,12 @@ def add(
 ) -> onnx.ModelProto | str:
     """A model with steps ``before`` one input and ``after`` some outputs: an ``onnx.ModelProto``, or a file.
 
-    ``model`` is what a session takes. ``input`` names the input that pictures go into, and ``outputs`` what the first
-    step behind the model reads; by default the first of each. Outputs that no step reads stay. With ``path`` the result
-    is written there, which models past 2 GB need, and the path returned.
+    ``model`` is anything that a session takes. ``input`` names the input for images, and ``outputs`` the operands of
+    the first step after the model; by default the first of each. Outputs that no step reads are kept. With ``path`` the
+    result is written there, which models past 2 GB need, and the path is returned.
     """
     source = load(model)
-    settle(source)
+    unify_opsets(source)
     written = dict(source.opsets)
     graph = source.graph
     if written.get("", OPSET) < OPSET:
@@ -56,7 +56,7 @@ def add(
 
 
 def _opsets(model: Model, written: dict[str, int]) -> dict[str, int]:
-    """What the model's nodes are written for."""
+    """The opsets that the model's nodes are written for."""
     version = written.get("", OPSET)
     if version < OPSET:
         version = lowest_opset(model, at_least=OPSET)
@@ -64,7 +64,7 @@ def _opsets(model: Model, written: dict[str, int]) -> dict[str, int]:
 
 
 def _describe_outputs(model: Model) -> None:
-    """Give outputs the shapes that the file declares, and those that it leaves out: files must have them."""
+    """Set the outputs' shapes to those that the file declares, or to inferred ones: files must state them."""
     graph = model.graph
     for value, name in zip(graph.outputs, graph.output_names, strict=True):
         value.type = described(value.type, model.declared_outputs.get(name))

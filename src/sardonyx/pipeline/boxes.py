@@ -1,4 +1,4 @@
-"""Steps from a detector's output to objects. Boxes are x, y, x, y of two corners."""
+"""Steps from a detector's output to objects. A box is x, y, x, y of two corners."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sardonyx.ir.graph import Value
 from sardonyx.pipeline.writer import Writer, pair
 
 FAR = 8192.0
-"""How far apart boxes of different classes are moved, so that they do not suppress each other."""
+"""Offset between boxes of different classes, so that they do not suppress each other."""
 
 
 @dataclass(frozen=True)
 class YoloBoxes:
-    """Boxes and scores of YOLOv8 and its kin: (batch, 4 + classes, boxes), centre and size first."""
+    """Boxes and scores of YOLOv8 and similar detectors: (batch, 4 + classes, boxes), centre and size first."""
 
     names = ("boxes", "scores")
 
@@ -28,7 +28,7 @@ class YoloBoxes:
 
 @dataclass(frozen=True)
 class YoloxBoxes:
-    """Boxes and scores of YOLOX: (batch, boxes, 5 + classes), places counted in cells of grids over ``size``."""
+    """Boxes and scores of YOLOX: (batch, boxes, 5 + classes), with positions in cells of grids over ``size``."""
 
     size: int | tuple[int, int]
     strides: Sequence[int] = (8, 16, 32)
@@ -64,14 +64,15 @@ def _corners(op: Writer, center: Value, span: Value) -> Value:
 
 @dataclass(frozen=True)
 class NonMaxSuppression:
-    """Of boxes of one class that overlap by more than ``iou``, the best; at most ``most`` of a score above ``score``.
+    """Keep the best of overlapping boxes of a class: at most ``max_boxes`` with scores above ``score``.
 
-    Of each box its best class counts. For one image: boxes (n, 4), scores (n) and classes (n), the best first.
+    Boxes overlap if their intersection over union exceeds ``iou``. Each box counts with its best class. The results,
+    for one image, are boxes (n, 4), scores (n) and classes (n), best first.
     """
 
     iou: float = 0.45
     score: float = 0.25
-    most: int = 300
+    max_boxes: int = 300
     names = ("boxes", "scores", "classes")
 
     def write(self, op: Writer, *values: Value) -> tuple[Value, ...]:
@@ -81,7 +82,7 @@ class NonMaxSuppression:
         best, kind = op.ReduceMax(scores, [2], keepdims=0), op.ArgMax(scores, axis=2, keepdims=0)
         apart = op.Mul(op.Cast(op.Unsqueeze(kind, [2]), to=1), op.floats(FAR))
         chosen = op.NonMaxSuppression(
-            op.Add(boxes, apart), op.Unsqueeze(best, [1]), [self.most], op.floats(self.iou), op.floats(self.score)
+            op.Add(boxes, apart), op.Unsqueeze(best, [1]), [self.max_boxes], op.floats(self.iou), op.floats(self.score)
         )
         index = op.Squeeze(op.Slice(chosen, [2], [3], [1]), [1])
         return tuple(op.Gather(op.Squeeze(x, [0]), index, axis=0) for x in (boxes, best, kind))
@@ -89,7 +90,7 @@ class NonMaxSuppression:
 
 @dataclass(frozen=True)
 class ToImage:
-    """Boxes, the first of the values, in pixels of the image that came in, and inside it."""
+    """Convert boxes, the first of the values, to pixels of the original image, clipped to it."""
 
     names = ("boxes", "scores", "classes")
 
@@ -98,7 +99,7 @@ class ToImage:
         if picture is None or picture.image is None:
             raise InvalidArgument("ToImage needs steps before the model, which say where the picture came from")
         boxes, *others = values
-        for change in picture.back:
+        for change in picture.undo:
             boxes = change(op, boxes)
         height, width = picture.image
         return (op.Min(op.Max(boxes, op.floats(0)), op.corners(width, height)), *others)

@@ -1,4 +1,4 @@
-"""Steps from a decoded image to what a network reads."""
+"""Steps from a decoded image to a network's input."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODES = ("linear", "cubic", "nearest")
 
 @dataclass(frozen=True)
 class Image:
-    """What comes in: pixels of bytes, by default (height, width, 3) of any size. The first step, where it is given."""
+    """The input: bytes, by default (height, width, 3) of any size. If given, it must be the first step."""
 
     name: str = "image"
     layout: str = "HWC"
@@ -52,9 +52,9 @@ class Image:
 
 @dataclass(frozen=True)
 class Resize:
-    """To (height, width), or, for one number, the shorter side to it and the other in proportion.
+    """To (height, width) or, for one number, the shorter side to that size with the aspect ratio kept.
 
-    With ``antialias``, every pixel of the image counts when it shrinks, as in Pillow.
+    With ``antialias``, a reduced image averages all its pixels, as in Pillow.
     """
 
     size: int | tuple[int, int]
@@ -68,9 +68,9 @@ class Resize:
 
     def write(self, op: Writer, picture: Picture) -> Picture:
         if isinstance(self.size, int):
-            shorter = op.least(picture.height, picture.width)
-            height = op.over(op.times(picture.height, self.size), shorter)
-            width = op.over(op.times(picture.width, self.size), shorter)
+            shorter = op.minimum(picture.height, picture.width)
+            height = op.floordiv(op.mul(picture.height, self.size), shorter)
+            width = op.floordiv(op.mul(picture.width, self.size), shorter)
         else:
             height, width = self.size
         return resized(op, picture, height, width, self.mode, self.antialias)
@@ -80,28 +80,28 @@ def resized(op: Writer, picture: Picture, height: Size, width: Size, mode: str, 
     smooth = 1 if antialias and mode != "nearest" else None
     sizes = _shape(op, picture.value, height, width)
     value = picture.value
-    if mode == "cubic" and value.dtype is dtypes.u8:  # onnxruntime has no other cubic
+    if mode == "cubic" and value.dtype is dtypes.u8:  # onnxruntime supports no other coefficient
         value = op.cast(value, dtypes.f32)
     made = op.Resize(value, None, None, sizes, mode=mode, antialias=smooth, exclude_outside=smooth)
     if value is not picture.value:
         made = op.cast(op.Round(op.Clip(made, 0.0, 255.0)), dtypes.u8)
 
-    def back(op: Writer, boxes: Value) -> Value:
+    def undo(op: Writer, boxes: Value) -> Value:
         scale = op.Div(op.corners(picture.width, picture.height), op.corners(width, height))
         found: Value = op.Mul(boxes, scale)
         return found
 
-    return replace(picture, value=made, height=height, width=width, back=(back, *picture.back))
+    return replace(picture, value=made, height=height, width=width, undo=(undo, *picture.undo))
 
 
 def _shape(op: Writer, x: Value, height: Size, width: Size) -> Value:
-    """All four sizes: onnxruntime moves transposes past operators of some axes wrongly."""
+    """All four sizes: onnxruntime reorders transposes wrongly around a Resize of some axes."""
     return op.vector(op.size(x, 0), op.size(x, 1), height, width)
 
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """The middle of the picture, with black around it where it is smaller."""
+    """The centre of the image, padded with black if it is smaller."""
 
     size: int | tuple[int, int]
 
@@ -112,19 +112,19 @@ class CenterCrop:
         height, width = pair(self.size, "CenterCrop")
         made = op.CenterCropPad(picture.value, _shape(op, picture.value, height, width))
 
-        def back(op: Writer, boxes: Value) -> Value:
+        def undo(op: Writer, boxes: Value) -> Value:
             more = op.Sub(op.corners(picture.width, picture.height), op.corners(width, height))
             found: Value = op.Add(boxes, op.Floor(op.Mul(more, op.floats(0.5))))
             return found
 
-        return replace(picture, value=made, height=height, width=width, back=(back, *picture.back))
+        return replace(picture, value=made, height=height, width=width, undo=(undo, *picture.undo))
 
 
 @dataclass(frozen=True)
 class Letterbox:
-    """The whole image inside (height, width), in proportion, with bars of one shade; for detectors.
+    """The whole image scaled into (height, width) with the aspect ratio kept, and bars of one value; for detectors.
 
-    ``center`` puts it into the middle, otherwise it lies at the upper left. ``ToImage`` undoes this for boxes.
+    ``center`` places it in the middle, otherwise at the upper left. ``ToImage`` undoes this for boxes.
     """
 
     size: int | tuple[int, int]
@@ -148,28 +148,28 @@ class Letterbox:
             self.mode,
             self.antialias,
         )
-        down, right = op.minus(height, inner.height), op.minus(width, inner.width)
-        top, left = (op.over(op.most(d, 0), 2) if self.center else 0 for d in (down, right))
-        pads = op.vector(0, 0, top, left, 0, 0, op.minus(down, top), op.minus(right, left))
+        down, right = op.sub(height, inner.height), op.sub(width, inner.width)
+        top, left = (op.floordiv(op.maximum(d, 0), 2) if self.center else 0 for d in (down, right))
+        pads = op.vector(0, 0, top, left, 0, 0, op.sub(down, top), op.sub(right, left))
         dtype = inner.value.dtype or dtypes.u8
         made = op.Pad(inner.value, pads, op.const(np.array(self.fill, dtype.numpy)))
 
-        def back(op: Writer, boxes: Value) -> Value:
+        def undo(op: Writer, boxes: Value) -> Value:
             found: Value = op.Sub(boxes, op.corners(left, top))
             return found
 
-        return replace(inner, value=made, height=height, width=width, back=(back, *inner.back))
+        return replace(inner, value=made, height=height, width=width, undo=(undo, *inner.undo))
 
 
 def _fitted(op: Writer, box: int, size: Size, other: Size, other_box: int) -> Size:
-    """A side of the image when the image just fits: rounded, at least 1, at most that of the box."""
-    doubled = op.plus(op.times(size, 2 * other_box), other)
-    return op.most(op.least(op.over(doubled, op.times(other, 2)), box), 1)
+    """A side of the scaled image: rounded, at least 1, at most that of the box."""
+    doubled = op.add(op.mul(size, 2 * other_box), other)
+    return op.maximum(op.minimum(op.floordiv(doubled, op.mul(other, 2)), box), 1)
 
 
 @dataclass(frozen=True)
 class Normalize:
-    """(pixel * scale - mean) / std, channel by channel, in f32."""
+    """(pixel * scale - mean) / std per channel, in f32."""
 
     mean: Sequence[float] | float = 0.0
     std: Sequence[float] | float = 1.0
@@ -198,7 +198,7 @@ def _per_channel(numbers: Array) -> Array:
 
 @dataclass(frozen=True)
 class SwapChannels:
-    """RGB to BGR, and back."""
+    """RGB to BGR, or BGR to RGB."""
 
     def write(self, op: Writer, picture: Picture) -> Picture:
         made = op.Slice(picture.value, [-1], [-(1 << 31)], [1], [-1])

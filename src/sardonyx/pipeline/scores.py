@@ -13,7 +13,7 @@ from sardonyx.pipeline.writer import Writer
 
 @dataclass(frozen=True)
 class Flatten:
-    """All axes but the first as one."""
+    """Flatten all axes but the first."""
 
     names = ("scores",)
 
@@ -23,7 +23,7 @@ class Flatten:
 
 @dataclass(frozen=True)
 class Softmax:
-    """Scores as probabilities."""
+    """Scores to probabilities."""
 
     axis: int = -1
     names = ("probabilities",)
@@ -34,7 +34,7 @@ class Softmax:
 
 @dataclass(frozen=True)
 class TopK:
-    """The k best, best first: their scores and their places."""
+    """The k largest scores in descending order, and their indices."""
 
     k: int = 5
     axis: int = -1
@@ -47,7 +47,7 @@ class TopK:
 
 @dataclass(frozen=True)
 class ArgMax:
-    """The place of the best."""
+    """The index of the largest score."""
 
     axis: int = -1
     names = ("index",)
@@ -58,7 +58,7 @@ class ArgMax:
 
 @dataclass(frozen=True)
 class Labels:
-    """Names of classes beside, or, after ArgMax, in place of their indices."""
+    """Class names in addition to scores or, after ArgMax, instead of indices."""
 
     labels: Sequence[str]
     names = ("scores", "labels")

@@ -1,4 +1,4 @@
-"""How steps write nodes: types are known as they go, and sizes that are numbers stay numbers."""
+"""The writer of nodes for pipeline steps: infers types, and folds sizes that are constants."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ops.infer import infer_node
 
 Size: TypeAlias = "int | Value"
-"""A size that is known when the model is written, or an i64 vector of one element."""
+"""A constant, or an i64 vector of one element."""
 
 
 Change: TypeAlias = "Callable[[Writer, Value], Value]"
-"""Boxes, x, y, x, y of two corners, in a picture before it was changed, from those after."""
+"""Maps boxes (x, y, x, y of two corners) in the changed picture to the picture before the change."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """Pictures on their way into a model: (batch, channel, height, width)."""
+    """The image while steps change it: (batch, channel, height, width)."""
 
     value: Value
     height: Size
     width: Size
-    back: tuple[Change, ...] = ()
-    """From places here to places in the image, the last change first."""
+    undo: tuple[Change, ...] = ()
+    """Functions that map boxes back to the original image, the last change first."""
     image: tuple[Size, Size] | None = None
-    """Height and width of the image that came in."""
+    """Height and width of the original image."""
 
 
 class Before(Protocol):
-    """A step in front of a model."""
+    """A step before the model."""
 
     def write(self, op: Writer, picture: Picture) -> Picture: ...
 
 
 class After(Protocol):
-    """A step behind a model; ``names`` are those of its results."""
+    """A step after the model; ``names`` are those of its results."""
 
     @property
     def names(self) -> tuple[str, ...]: ...
@@ -54,7 +54,7 @@ class Writer(Builder):
     def __init__(self, graph: Graph, before: Node | None, prefix: str, picture: Picture | None = None) -> None:
         super().__init__(graph, before, prefix=prefix)
         self.picture = picture
-        """What the model is given, for steps behind it."""
+        """The model's input picture, for steps after the model."""
 
     def call(self, domain: str, op_type: str, *inputs: Any, outputs: int | list[Value] = 1, **attrs: Any) -> Any:
         made = super().call(domain, op_type, *inputs, outputs=outputs, **attrs)
@@ -95,23 +95,23 @@ class Writer(Builder):
         made: Value = self.call("", op_type, self.vector(a), self.vector(b))
         return made
 
-    def plus(self, a: Size, b: Size) -> Size:
+    def add(self, a: Size, b: Size) -> Size:
         return self._of("Add", lambda x, y: x + y, a, b)
 
-    def minus(self, a: Size, b: Size) -> Size:
+    def sub(self, a: Size, b: Size) -> Size:
         return self._of("Sub", lambda x, y: x - y, a, b)
 
-    def times(self, a: Size, b: Size) -> Size:
+    def mul(self, a: Size, b: Size) -> Size:
         return self._of("Mul", lambda x, y: x * y, a, b)
 
-    def over(self, a: Size, b: Size) -> Size:
-        """The quotient of sizes, rounded down; one by nothing counts as one by 1."""
-        return self._of("Div", lambda x, y: x // y, a, self.most(b, 1))
+    def floordiv(self, a: Size, b: Size) -> Size:
+        """The quotient of sizes, rounded down; a divisor of 0 counts as 1."""
+        return self._of("Div", lambda x, y: x // y, a, self.maximum(b, 1))
 
-    def least(self, a: Size, b: Size) -> Size:
+    def minimum(self, a: Size, b: Size) -> Size:
         return self._of("Min", min, a, b)
 
-    def most(self, a: Size, b: Size) -> Size:
+    def maximum(self, a: Size, b: Size) -> Size:
         return self._of("Max", max, a, b)
 
     def corners(self, x: Size, y: Size) -> Value:

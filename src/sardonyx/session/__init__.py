@@ -1,1 +1,1 @@
-"""The public, onnxruntime-shaped API."""
+"""The public API, in the shape of onnxruntime's."""

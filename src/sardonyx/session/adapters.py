@@ -1,4 +1,4 @@
-"""LoRA adapters: files of named tensors that a run feeds beside its inputs.
+"""LoRA adapters: files of named tensors that are fed to a run in addition to its inputs.
 
 The file is a flatbuffer, read and written here by hand::
 
@@ -60,7 +60,7 @@ class NativeAdapterFormat:
 
 
 class AdapterFormat:
-    """Makes and reads adapter files."""
+    """Creates and reads adapter files."""
 
     def __init__(self, adapter: NativeAdapterFormat | None = None) -> None:
         self._adapter = adapter or NativeAdapterFormat()
@@ -95,7 +95,7 @@ class AdapterFormat:
 
 
 class LoraAdapter:
-    """An adapter that ``RunOptions.add_active_adapter`` takes."""
+    """An adapter for ``RunOptions.add_active_adapter``."""
 
     def __init__(self) -> None:
         self._parameters: dict[str, Array] = {}
@@ -134,7 +134,7 @@ def _parameter(data: bytes, table: int) -> tuple[str, Array]:
 
 
 def _field(data: bytes, table: int, index: int) -> int:
-    """Where a table's field lies; 0 when it has its default."""
+    """The position of a table's field; 0 if it has its default value."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     slot = 4 + 2 * index
     if vtable < 0 or slot >= struct.unpack_from("<H", data, vtable)[0]:
@@ -153,7 +153,7 @@ def _offset(data: bytes, at: int) -> int:
 
 
 def _vector(data: bytes, table: int, index: int) -> tuple[int, int]:
-    """Where a vector's elements begin, and how many there are."""
+    """The position of a vector's elements, and their number."""
     at = _field(data, table, index)
     if not at:
         return 0, 0
@@ -186,7 +186,7 @@ def _written(adapter: NativeAdapterFormat) -> bytes:
 
 
 def _append(out: bytearray, slot: int, vector: bytes, *, align: int) -> None:
-    """Put a vector so that its elements, after the four bytes of its length, are aligned; point ``slot`` at it."""
+    """Append a vector with aligned elements after its four-byte length, and store its offset in ``slot``."""
     out += bytes(-(len(out) + 4) % align)
     struct.pack_into("<I", out, slot, len(out) - slot)
     out += vector

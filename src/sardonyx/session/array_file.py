@@ -1,9 +1,9 @@
-"""Plain values and arrays in one entry of the cache.
+"""A cache entry of plain values and arrays.
 
-The plain values are its head. They tell of each array where it lies in the body, what it is, and its checksum.
+The plain values are its header; for each array they hold its position in the body, its type and its checksum.
 
-Of arrays of more than ``MAX_NBYTES`` those stay away that the model's file has, packed or not: for BERT-base, packing
-them once more took 0.2 s, where reading and checking 419 MB of a second copy took 1.4 s.
+If the arrays exceed ``MAX_NBYTES``, those that can be read or packed from the model's file are not stored: packing
+BERT-base again takes 0.2 s, reading and verifying a second copy of 419 MB takes 1.4 s.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from sardonyx.session import log
 
 ALIGNMENT = 64
 MAX_NBYTES = 256 << 20
-"""Bytes of arrays up to which they are kept."""
-ALONE_NBYTES = 1 << 24
-"""Bytes of arrays up to which one thread makes them ready: others would only have begun."""
+"""Largest total size of stored arrays."""
+SINGLE_THREAD_NBYTES = 1 << 24
+"""Total size up to which one thread reads the arrays: starting others would take longer."""
 
 
 def arrays_of(entry: Entry, threads: int = 1, model: SourceFile | None = None) -> tuple[dict[str, Any], list[Any]]:
-    """The plain values and arrays of an entry, which whoever read it before shares.
+    """An entry's plain values and arrays, which are shared with earlier readers of the same entry.
 
-    Some may be made of the ``model``'s file. ``Damaged`` or ``ValueError`` where the entry is not sound.
+    Some may be read from the ``model``'s file. Raises ``Damaged`` or ``ValueError`` if the entry is invalid.
     """
-    told = marshal.loads(entry.head)
-    if told["nbytes"] != len(entry.body):
-        raise Damaged("it is not whole")
-    rows: list[tuple[bool, Any]] = told["arrays"]
+    stored = marshal.loads(entry.head)
+    if stored["nbytes"] != len(entry.body):
+        raise Damaged("it is truncated")
+    rows: list[tuple[bool, Any]] = stored["arrays"]
     if model is None and not all(is_here for is_here, _ in rows):
-        raise Damaged("it has not all arrays")
+        raise Damaged("arrays are missing")
     scratch = Scratch()
     makers: list[Callable[[], Any]] = [
         partial(constants.once, (entry.digest, i), partial(_read, entry.body, *row))
@@ -51,19 +51,19 @@ def arrays_of(entry: Entry, threads: int = 1, model: SourceFile | None = None) -
         else partial(Source(*row).array, cast(SourceFile, model), scratch)
         for i, (is_here, row) in enumerate(rows)
     ]
-    return told, constants.made(makers, threads if told["all_nbytes"] > ALONE_NBYTES else 1)
+    return stored, constants.made(makers, threads if stored["all_nbytes"] > SINGLE_THREAD_NBYTES else 1)
 
 
 def write(
     folder: PrivateFolder,
     name: str,
-    told: dict[str, Any],
+    stored: dict[str, Any],
     arrays: Sequence[Any],
     sources: Sequence[Source | None] = (),
 ) -> None:
-    """Keep values and arrays, if these are not too many.
+    """Write values and arrays, unless they are too large.
 
-    ``sources`` tell of the first arrays where the model's file has them.
+    ``sources`` describe the first arrays that the model's file contains.
     """
     all_nbytes = sum(a.nbytes for a in arrays)
     left = dict(enumerate(sources)) if all_nbytes > MAX_NBYTES else {}
@@ -80,9 +80,9 @@ def write(
         rows.append((True, (at, zlib.crc32(_flat(array)), dtypes.of_numpy(array.dtype).name, array.shape)))
         at += _rounded(array.nbytes)
     try:
-        head = marshal.dumps({**told, "arrays": rows, "nbytes": at, "all_nbytes": all_nbytes})
+        head = marshal.dumps({**stored, "arrays": rows, "nbytes": at, "all_nbytes": all_nbytes})
     except ValueError as error:
-        log.logger.warning("the start is not kept: %s", error)
+        log.logger.warning("the compiled model is not cached: %s", error)
         return
     digest = entries.write(folder, name, head, _chunks(here), at)
     if digest is not None:
@@ -105,7 +105,7 @@ def _flat(array: Any) -> memoryview:
 
 
 def _read(body: SourceFile, at: int, checksum: int, dtype: str, shape: tuple[int, ...]) -> Any:
-    """An array of the body, in memory of its own, as kernels want it."""
+    """Copy an array from the body to memory with the alignment that kernels need."""
     t = dtypes.of_name(dtype).numpy
     nbytes = math.prod(shape) * t.itemsize
     if at < 0 or at + nbytes > len(body):

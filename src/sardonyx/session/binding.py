@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 
 class SessionIOBinding:
-    """Names bound to values; an output bound without memory gets a new value at every run."""
+    """Names bound to values; an output bound without memory gets a new value in every run."""
 
     def __init__(self, session: NativeSession) -> None:
         self._session = session
@@ -33,7 +33,7 @@ class SessionIOBinding:
         self._in_place: dict[str, bool] = {}
         self._states: dict[str, State] = {}
         self._ready: tuple[dict[str, Any], dict[int, Array]] | None = None
-        """What is bound to inputs, and the memory that outputs are, as long as nothing else is bound."""
+        """The bound inputs and the memory of bound outputs, valid until the bindings change."""
 
     def bind_input(self, name: str, *what: Any) -> None:
         """``bind_input(name, array)`` or ``bind_input(name, device, element_type, shape, pointer)``."""
@@ -67,7 +67,7 @@ class SessionIOBinding:
         self._ready = None
 
     def bind_state(self, input_name: str, output_name: str, value: Array, capacity: int | None, axis: int) -> None:
-        """Have every run replace an input, ``value`` at first, by an output."""
+        """Make every run replace an input, ``value`` at first, by an output."""
         self.bind_input(input_name, value)
         self._bind_output(output_name, None)
         self._states[output_name] = State(input_name, value, capacity, axis)
@@ -84,10 +84,10 @@ class SessionIOBinding:
         self._ready = None
 
     def synchronize_inputs(self) -> None:
-        """The CPU is always in step."""
+        """No-op on the CPU."""
 
     def synchronize_outputs(self) -> None:
-        """The CPU is always in step."""
+        """No-op on the CPU."""
 
     def get_outputs(self) -> NativeValueVector:
         return NativeValueVector(list(self._outputs.values()))
@@ -121,12 +121,12 @@ class SessionIOBinding:
             raise ExecutionError(f"Error in execution: {error}") from error
 
     def _run_planned(self, session: NativeSession) -> list[Any] | None:
-        """What is bound to outputs, where the model has run such shapes before; None otherwise."""
+        """The bound outputs, if these shapes have a plan; None otherwise."""
         if self._ready is None:
             session.wanted(list(self._outputs))
             self._ready = {name: v.value for name, v in self._inputs.items()}, self._places(session)
         results = session.run_planned(*self._ready)
-        return None if results is None else session.engine.picked(results, self._outputs)
+        return None if results is None else session.engine.select_outputs(results, self._outputs)
 
     def _computed(self, session: NativeSession, run_options: RunOptions | None) -> list[Any]:
         context, states, wanted = RunContext(), self._states, session.wanted(list(self._outputs))
@@ -138,7 +138,7 @@ class SessionIOBinding:
         return session.compute(wanted, inputs, run_options, context)
 
     def _places(self, session: NativeSession) -> dict[int, Array]:
-        """The memory that outputs are bound to."""
+        """The memory of bound outputs."""
         bound = {name: v.value for name, v in self._outputs.items() if self._in_place[name]}
         return session.engine.places({n: a for n, a in bound.items() if isinstance(a, np.ndarray)})
 
@@ -174,7 +174,7 @@ class IOBinding:
         self._iobinding = SessionIOBinding(session._sess)
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Array) -> None:
-        """Bind an array; later changes to its contents are seen."""
+        """Bind an array; runs see later changes to its contents."""
         self._iobinding.bind_input(name, arr_on_cpu)
 
     def bind_input(
@@ -199,7 +199,7 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Bind an output: to the memory at an address, or, without one, to a new value at every run."""
+        """Bind an output to the memory at an address or, without an address, to a new value in every run."""
         device = OrtDevice.make(device_type, device_id)._get_c_device()
         if buffer_ptr is None:
             self._iobinding.bind_output(name, device)
@@ -214,10 +214,10 @@ class IOBinding:
     def bind_state(
         self, input_name: str, output_name: str, value: Array | OrtValue, *, capacity: int | None = None, axis: int = -2
     ) -> None:
-        """Bind an input and an output that are one state: every run takes it, ``value`` at first, and replaces it.
+        """Bind an input and an output as one state: every run reads it, ``value`` at first, and replaces it.
 
-        A state that grows, as a decoder's keys and values do, is given room for ``capacity`` along ``axis``: runs then
-        write what is new behind what is there and copy nothing.
+        A state that grows, such as a decoder's KV cache, gets room for ``capacity`` elements along ``axis``. Runs then
+        append to it in place and copy nothing.
         """
         array = value.numpy() if isinstance(value, OrtValue) else value
         self._iobinding.bind_state(input_name, output_name, array, capacity, axis)

@@ -27,14 +27,14 @@ from sardonyx.session import graph_cache, untrusted
 from sardonyx.session.engine import BuildOptions, Engine
 from sardonyx.session.explain import Explanation
 from sardonyx.session.graph_cache import Prepared
-from sardonyx.session.orphans import refuse_orphans
+from sardonyx.session.unclaimed import refuse_unclaimed
 
 
 def build(source: Any, options: BuildOptions) -> Engine:
-    """Load a model and make it ready."""
+    """Load a model and build its engine."""
     if options.limits is None:
         return _build(source, options)
-    untrusted.make_ready()
+    untrusted.warm_up()
     with in_force(Budget(options.limits, time_limit="build_time_s")) as budget:
         try:
             return _build(source, options)
@@ -71,7 +71,7 @@ def _build(source: Any, options: BuildOptions) -> Engine:
             graph, written = model.graph, dict(model.opsets)
             weights_nbytes = sum(_constants_nbytes(graph))
             stated = [model.declared_outputs.get(name) for name in graph.output_names]
-        from sardonyx.normalize.run import normalize  # neither is needed, nor loaded, where the work is done already
+        from sardonyx.normalize.run import normalize  # imported late: a cached graph needs neither
         from sardonyx.optimize.pipelines import optimize
 
         with phase("normalize"):
@@ -90,7 +90,7 @@ def _build(source: Any, options: BuildOptions) -> Engine:
         bodies = Bodies([])
         bodies.providers = [*options.providers, ReferenceProvider(bodies)]
         owners = assign(graph, bodies.providers)
-        refuse_orphans(model, owners)
+        refuse_unclaimed(model, owners)
     with phase("compile"):
         parts = Parts(graph, owners, bodies.providers[-1])
     names = _names(graph.inputs)
@@ -107,13 +107,13 @@ def _build(source: Any, options: BuildOptions) -> Engine:
 
 
 def _names(inputs: Sequence[Value]) -> dict[Dim, str]:
-    """The dimensions that inputs have names for, as the model writes them."""
+    """The symbolic dimensions of inputs, by the names that the model gives them."""
     declared = (d for v in inputs for d in v.shape or () if isinstance(d, str))
     return {known: d for d in declared if isinstance(known := dims.known(d), str)}
 
 
 def _shown(t: ValueType | None, names: Mapping[Dim, str]) -> ValueType | None:
-    """A type as onnxruntime shows it: a dimension is a number, the name of an input's, or None."""
+    """A type as onnxruntime displays it: a dimension is a number, the name of an input's dimension, or None."""
     if not isinstance(t, TensorType) or t.shape is None:
         return t
     return TensorType(t.dtype, tuple(d if isinstance(d, int) else names.get(dims.known(d)) for d in t.shape))
@@ -124,7 +124,7 @@ def _as_sparse(t: ValueType | None) -> ValueType | None:
 
 
 def _save(model: Model, written: dict[str, int], report: Report, options: BuildOptions) -> None:
-    """Write the model as optimized, with onnxruntime's own operators where the level fuses into them."""
+    """Write the optimized model; with onnxruntime's operators if the level's fusions use them."""
     from sardonyx.optimize.spelling.spell import spell
 
     assert options.save_path is not None
@@ -134,7 +134,7 @@ def _save(model: Model, written: dict[str, int], report: Report, options: BuildO
 
 
 def _settings(options: BuildOptions) -> Any:
-    """What decides the optimized graph, beside the model."""
+    """The options that the optimized graph depends on."""
     fixed = [sorted(options.free_dims.items()), sorted(options.free_dims_by_denotation.items())]
     return [options.level, sorted(options.disabled_passes), fixed]
 

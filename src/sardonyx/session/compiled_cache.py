@@ -1,13 +1,14 @@
-"""Whole engines of model files, kept between starts in the folder that ``SARDONYX_CACHE`` names.
+"""The compiled-model cache: engines of model files, in the folder that ``SARDONYX_CACHE`` names.
 
-What is kept is all that runs take: the table of steps, its constants as kernels want them, and what the session tells
-of inputs and outputs. A start then reads one file; the model is loaded, lowered and explained only when somebody asks.
-The name of a file is a digest of everything that decides what is in it: the model's file by size, time and place,
-options, chip, versions, and our own sources. A model may be many parts: tables of steps, and numpy's functions with
-their attributes. What is compiled only when a run tells how is kept in files of its own, as soon as it is. Of models
-with large weights it is kept how they are packed, and where the model's file has them.
-Not kept are models with data in other files, with operators of the user's, with bodies that Python calls, or with
-random numbers, whose streams are the process's.
+An entry holds all that a run needs: the step table, packed constants, and the descriptions of inputs and outputs. A
+start reads one file; the model is loaded, lowered and explained only on demand. The file's name is a digest of
+everything that its contents depend on: the model's file by size, time and path, options, chip, versions, and our own
+sources. A model may have many parts: step tables, and numpy functions with their attributes. Executables that are
+specialized in a run have entries of their own. For models with large weights, entries store how the weights are packed
+and where they lie in the model's file.
+
+Not cached are models with external data, with custom operators, with bodies that Python calls, and with random numbers,
+whose streams belong to the process.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ if TYPE_CHECKING:
     from sardonyx.session.explain import Explanation
 
 
-MAX_NEEDED = 8
-"""Runs that took the model, after which it does all of them that are not made as others were before."""
+MAX_MODEL_RUNS = 8
+"""After this many runs that needed the model, all runs without a plan use the model."""
 
 
 class CachedEngine(Engine):
-    """An engine of which only what runs is here; the rest is built from the model when it is asked for."""
+    """An engine from the cache; everything that runs do not need is built from the model on demand."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class CachedEngine(Engine):
         self.planned_run = None if self._stored_run is None else self._run_planned
 
     def run(self, feeds: dict[str, Any], wanted: Sequence[str], context: RunContext) -> list[Any]:
-        if self._needed < MAX_NEEDED:
+        if self._needed < MAX_MODEL_RUNS:
             try:
                 return super().run(feeds, wanted, context)
             except ModelNeeded:
@@ -127,14 +128,14 @@ class CachedEngine(Engine):
 
 
 class CompiledEntry:
-    """The place of one model and one set of options in the folder."""
+    """The cache entry of one model and one set of options."""
 
     def __init__(self, folder: PrivateFolder, stem: str, provider: Any, info: os.stat_result) -> None:
-        """``info`` is that of the model's file from which the stem was made."""
+        """``info`` describes the model's file from which ``stem`` was computed."""
         self._folder, self._stem, self._provider, self._info = folder, stem, provider, info
 
     def read(self, source: str | os.PathLike[str], options: BuildOptions) -> Engine | None:
-        """The engine that was kept, or None."""
+        """The cached engine, or None."""
         began = time.perf_counter()
         name = f"{self._stem}.start"
         if not self._folder.has(name):
@@ -156,7 +157,7 @@ class CompiledEntry:
         return CachedEngine(stored, chain, defaults, built, {"start": time.perf_counter() - began})
 
     def write(self, engine: Engine) -> None:
-        """Keep an engine, if its parts have a plain form."""
+        """Cache an engine, if its parts can be serialized."""
         graph, parts, serializer = engine.model.graph, engine.parts, Serializer(identity_of(self._info))
         is_of_file = engine.is_in_one_file and engine.source.data.identity == identity_of(self._info)
         if not is_of_file or engine.model.sparse_outputs or not parts.compiled or not _is_pure(graph):
@@ -164,9 +165,9 @@ class CompiledEntry:
         defaults = [i for i, v in enumerate(graph.inputs) if v.const is not None]
         try:
             stored = {
-                "inputs": [_told(v) for v in engine.inputs],
-                "outputs": [_told(v) for v in engine.outputs],
-                "overridable": [_told(v) for v in engine.overridable],
+                "inputs": [_plain_value(v) for v in engine.inputs],
+                "outputs": [_plain_value(v) for v in engine.outputs],
+                "overridable": [_plain_value(v) for v in engine.overridable],
                 "defaults": defaults,
                 "names": engine.names,
                 "output_names": tuple(graph.output_names),
@@ -179,10 +180,10 @@ class CompiledEntry:
             return
         arrays = [*serializer.arrays, *(graph.inputs[i].numpy() for i in defaults)]
         array_file.write(self._folder, f"{self._stem}.start", stored, arrays, serializer.sources)
-        self.serve(engine)
+        self.attach(engine)
 
-    def serve(self, engine: Engine) -> None:
-        """Let an engine keep what it compiles when a run tells how."""
+    def attach(self, engine: Engine) -> None:
+        """Make an engine cache the specializations that it compiles in runs."""
         found = list(deferred_executables(engine.parts))
         names = [late.name for late in found]
         for late in found:
@@ -193,7 +194,7 @@ class CompiledEntry:
 
 
 class SpecializationEntries:
-    """The places of what is compiled when a run tells how: as many as a process may compile, of which the last stay."""
+    """Cache entries of specializations. There are as many as a process may compile; newer ones replace older ones."""
 
     def __init__(self, folder: PrivateFolder, stem: str, provider: Any) -> None:
         self._folder, self._stem, self._provider = folder, stem, provider
@@ -224,7 +225,7 @@ def _deserialized(
     kind: Any = None,
     model: SourceFile | None = None,
 ) -> tuple[dict[str, Any], Chain, Sequence[Any]] | None:
-    """What an entry tells, the chain that it describes, and the arrays behind that."""
+    """The plain values of an entry, its chain, and the further arrays."""
 
     def deserialized(entry: Entry) -> tuple[dict[str, Any], Chain, Sequence[Any]] | None:
         stored, arrays = array_file.arrays_of(entry, provider.threads, model)
@@ -240,7 +241,7 @@ def _deserialized(
 
 
 def engine_of(source: Any, options: BuildOptions) -> Engine:
-    """The engine of a model: kept, or built and kept."""
+    """The engine of a model: from the cache, or built and cached."""
     start = find(source, options)
     made = None if start is None else start.read(source, options)
     if made is None:
@@ -251,11 +252,11 @@ def engine_of(source: Any, options: BuildOptions) -> Engine:
 
 
 _building = forks.rlock()
-"""Held for seconds, while an engine is built that was kept and does not do."""
+"""Held for seconds, while the engine of a cached model is built because a run needs it."""
 
 
 class _Model:
-    """A model whose engine is built when it is first asked for; its file is held open, so that it may go meanwhile."""
+    """A model whose engine is built on demand. Its file is held open, so it may be deleted meanwhile."""
 
     def __init__(self, source: str | os.PathLike[str], options: BuildOptions, start: CompiledEntry) -> None:
         self._source, self._options, self._start = source, options, start
@@ -270,12 +271,12 @@ class _Model:
                     engine = _built(self._where(), self._options)
                 finally:
                     self.file.check()
-                self._start.serve(engine)
+                self._start.attach(engine)
                 self.engine = engine
             return self.engine
 
     def _where(self) -> Any:
-        """The model's path, while it names the file that this start was kept for, or else that file."""
+        """The model's path if it still names the cached file, else the open file."""
         try:
             is_there = os.path.samestat(os.stat(self._source), self.file.info)
         except OSError:
@@ -284,7 +285,7 @@ class _Model:
 
 
 def _is_pure(graph: Graph) -> bool:
-    """Whether nothing in a graph depends on what ran before."""
+    """Whether no result of a graph depends on earlier runs."""
     from sardonyx.ops import registry
 
     found = {(node.domain, node.op_type) for node in graph.all_nodes()}
@@ -292,13 +293,13 @@ def _is_pure(graph: Graph) -> bool:
 
 
 def _built(source: Any, options: BuildOptions) -> Engine:
-    from sardonyx.session.build import build  # brings onnx and the compiler
+    from sardonyx.session.build import build  # imports onnx and the compiler
 
     return build(source, options)
 
 
 def find(source: Any, options: BuildOptions) -> CompiledEntry | None:
-    """The start of a model file, or None where it is not kept."""
+    """The cache entry of a model file; None if it cannot be cached."""
     if not isinstance(source, (str, os.PathLike)) or options.limits is not None or knobs.VERIFY.get():
         return None
     if options.save_path or options.initializers or options.external_files or len(options.providers) != 1:
@@ -325,7 +326,7 @@ def find(source: Any, options: BuildOptions) -> CompiledEntry | None:
 
 @cache
 def _sources() -> str:
-    """Changes whenever a file of ours does, or a version of what we stand on."""
+    """Changes with every source file of ours and every version of a dependency."""
     package = os.path.dirname(os.path.dirname(__file__))
     return repr([*sorted(_files(package)), *((m, _place(m)) for m in ("onnx", "ml_dtypes", "llvmlite"))])
 
@@ -341,7 +342,7 @@ def _files(folder: str) -> Iterator[tuple[str, int, int]]:
 
 
 def _place(module: str) -> tuple[str | None, int]:
-    """Where a package is and when it was installed, without importing it."""
+    """A package's path and installation time, without importing it."""
     from importlib.util import find_spec
 
     found = find_spec(module)
@@ -349,7 +350,7 @@ def _place(module: str) -> tuple[str | None, int]:
     return origin, os.stat(origin).st_mtime_ns if origin else 0
 
 
-def _told(value: Value) -> tuple[str, Any]:
+def _plain_value(value: Value) -> tuple[str, Any]:
     return value.name, _plain(value.type)
 
 

@@ -1,7 +1,7 @@
-"""ModelCompiler: a model rewritten ahead of time.
+"""ModelCompiler: a model optimized ahead of time.
 
-Providers of this build keep no compiled form of their own, so what is written is the model at the asked level of
-optimization, without EPContext nodes.
+The providers of this build have no compiled form of their own to embed, so the result is the model at the requested
+level of optimization, without EPContext nodes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class OrtExternalInitializerInfo:
 
 
 class OrtEpContextData:
-    """A provider's compiled data, read in pieces."""
+    """A provider's compiled data, read in chunks."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -50,7 +50,7 @@ class OrtEpContextData:
 
 
 class OrtEpContextDataBuffer:
-    """Room for a provider's compiled data, written in pieces."""
+    """A buffer for a provider's compiled data, written in chunks."""
 
     def __init__(self, max_size: int) -> None:
         self.max_size = max_size
@@ -166,7 +166,7 @@ class NativeModelCompiler:
         raise NotImplemented("no provider of this build writes EPContext data")
 
     def clear_ep_context_data_write_func(self) -> None:
-        """There is never one to clear."""
+        """No-op: there is never one."""
 
     def _optimize_to(self, path: str) -> None:
         if self._flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED:
@@ -199,7 +199,7 @@ class NativeModelCompiler:
 
 
 class ModelCompiler:
-    """Writes a model at a level of optimization to a file, to bytes or to a stream."""
+    """Writes a model at an optimization level to a file, to bytes or to a stream."""
 
     def __init__(
         self,

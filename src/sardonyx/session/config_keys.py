@@ -1,7 +1,7 @@
-"""Every session and run configuration key that onnxruntime knows, and what each does here.
+"""Every session and run configuration key of onnxruntime, and what it does here.
 
-A key maps to what Sardonyx does with it, or to None where it is known and has no effect. Setters keep any key;
-``review`` is called when a session or a run uses them.
+A key maps to its effect in Sardonyx, or to None if it is known and has no effect. Setters accept any key; ``review``
+checks them when a session or a run uses them.
 """
 
 from __future__ import annotations
@@ -119,11 +119,11 @@ PROVIDER_WORDS = (
     "acl", "azure", "cann", "coreml", "cpu", "cuda", "dml", "dnnl", "js", "migraphx", "nnapi", "nvtensorrtrtx",
     "openvino", "qnn", "rknpu", "tensorrt", "vitisai", "vsinpu", "webgpu", "webnn", "xnnpack",
 )  # fmt: skip
-"""Keys ``ep.<word>.<option>`` belong to a provider, which alone knows them."""
+"""Keys ``ep.<word>.<option>`` belong to a provider and are not checked here."""
 
 
-LIKENESS = 0.85
-"""How alike a key must be to be taken for a slip: keys share long words that mean nothing by themselves."""
+MIN_SIMILARITY = 0.85
+"""Least similarity of a key to a known one to be taken for a typo: keys share long common words."""
 
 _warned: set[str] = set()
 
@@ -131,8 +131,8 @@ _warned: set[str] = set()
 def review(
     config: Mapping[str, str], known: Mapping[str, str | None], *, strict: bool = False, stacklevel: int = 3
 ) -> None:
-    """Warn about keys nobody knows, of each key once in a process (an error when ``strict``); log once that a known key
-    has no effect.
+    """Warn about unknown keys, once per key and process (an error if ``strict``); log once that a known key has no
+    effect.
     """
     for key in config:
         if key in known or _is_providers(key):
@@ -153,11 +153,11 @@ def review(
 
 
 def _suggestion(key: str, known: Mapping[str, str | None]) -> str | None:
-    """A key that differs by a slip of the keyboard, or by the case of letters; one of the other kind of options."""
+    """The known key that this one probably misspells, or a key of the other kind of options."""
     import difflib
 
     for keys, whose in ((known, ""), (SESSION_KEYS, " of SessionOptions"), (RUN_KEYS, " of RunOptions")):
-        near = difflib.get_close_matches(key.lower(), [k.lower() for k in keys], n=1, cutoff=LIKENESS)
+        near = difflib.get_close_matches(key.lower(), [k.lower() for k in keys], n=1, cutoff=MIN_SIMILARITY)
         if near:
             found = next(k for k in keys if k.lower() == near[0])
             return f"did you mean {found!r}{whose}?"

@@ -111,7 +111,7 @@ class OrtDevice:
 
     @staticmethod
     def make(ort_device_name: str, device_id: int, vendor_id: int = -1) -> OrtDevice:
-        """``vendor_id`` goes with the generic names ``gpu`` and ``npu``."""
+        """``vendor_id`` distinguishes the generic names ``gpu`` and ``npu``."""
         kind = get_ort_device_type(ort_device_name)
         vendor = vendor_id if vendor_id >= 0 else get_vendor_id_for_device_type(ort_device_name)
         return OrtDevice(NativeDevice(kind, NativeDevice.default_memory(), int(vendor or 0), device_id))
@@ -133,7 +133,7 @@ class OrtDevice:
 
 
 def require_cpu(device: NativeDevice) -> None:
-    """Refuse memory on a device that is not there."""
+    """Refuse memory on a device that does not exist here."""
     if device.device_type() != CPU:
         raise Unsupported("Can't allocate or read memory on a device that is not present", expected="cpu", got=device)
 

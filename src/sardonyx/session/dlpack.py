@@ -1,7 +1,7 @@
-"""Tensors in and out through DLPack, without copying.
+"""Import and export of tensors through DLPack, without copies.
 
-numpy knows no bfloat16 and no float8, so capsules are read here field by field, and the type of an exported one is
-written over.
+numpy's DLPack support lacks bfloat16 and float8, so capsules are read field by field, and the type of exported ones is
+patched.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _api.PyCapsule_GetPointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _api.PyCapsule_GetPointer.restype = ctypes.c_void_p
 _api.PyCapsule_SetName.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _USED = ctypes.c_char_p(b"used_dltensor")
-"""Capsules keep the pointer to their name, so it must live as long as the process."""
+"""Capsules store the pointer to their name, so it must live as long as the process."""
 
 
 def _managed(capsule: Any) -> _DLManagedTensor:
@@ -65,7 +65,7 @@ _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class _Owner:
-    """Memory of somebody else's tensor; gives it back when the last view of it is gone."""
+    """Another library's tensor; released when the last view of its memory is gone."""
 
     def __init__(self, managed: _DLManagedTensor) -> None:
         self._managed = managed
@@ -76,7 +76,7 @@ class _Owner:
 
 
 def array_from_capsule(capsule: Any, *, is_bool: bool = False) -> Array:
-    """A contiguous array over the capsule's memory; the capsule is used up."""
+    """A contiguous array over the capsule's memory; consumes the capsule."""
     managed = _managed(capsule)
     tensor = managed.tensor
     if tensor.device_type not in CPU_DEVICES:
@@ -121,7 +121,7 @@ def is_uint8(capsule: Any) -> bool:
 
 
 def array_of(tensor: Any) -> Array:
-    """The array behind an object that speaks DLPack (a torch tensor, say), on the CPU and contiguous."""
+    """A contiguous CPU array of an object with ``__dlpack__``, such as a torch tensor."""
     if hasattr(tensor, "detach"):
         tensor = tensor.detach()
     if hasattr(tensor, "contiguous"):

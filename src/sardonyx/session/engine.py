@@ -1,4 +1,4 @@
-"""A model made ready to run; any number of threads may run it."""
+"""Engines: compiled models that any number of threads may run."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class BuildOptions:
-    """Everything that shapes an engine, in plain values."""
+    """All options that an engine depends on, as plain values."""
 
     providers: Sequence[Provider] = ()
-    """In the user's order; the reference provider stands behind them in any case."""
+    """In the user's order; the reference provider is always added as the last."""
     level: str = "all"
     disabled_passes: frozenset[str] = frozenset()
     free_dims: dict[str, int] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class BuildOptions:
     save_path: str | None = None
     cancelled: Callable[[], bool] = lambda: False
     limits: Limits | None = None
-    """Of an untrusted model; it is given as bytes."""
+    """The limits of an untrusted model, which is given as bytes."""
 
 
 class Engine:
@@ -48,9 +48,9 @@ class Engine:
 
     _bounds: Limits | None = None
     as_written: Callable[[], Engine] | None = None
-    """The model without our rewrites, which take sizes of one name to be one."""
+    """Builds the model without rewrites that assume that dimensions of one name are equal."""
     source: Any = None
-    """What the same model can be built from once more, whatever lies at its path by then."""
+    """A source from which the same model can be built again, whatever its path names by then."""
 
     def __init__(
         self,
@@ -63,42 +63,42 @@ class Engine:
         weights_nbytes: int,
         bounds: Limits | None = None,
     ) -> None:
-        """``weights_nbytes`` is what the model's file holds; constants made by the optimizer are not counted.
-        ``bounds`` are those of an untrusted model, and hold in every run.
+        """``weights_nbytes`` is the size of the file's weights, without constants that the optimizer made. ``bounds``
+        are the limits of an untrusted model and apply to every run.
         """
         self._bounds = bounds
         budget = current()
         self._held_nbytes = weights_nbytes + (0 if budget is None else budget.held_nbytes)
-        """What runs find taken: weights, and constants made of them in the build that ends here."""
+        """Memory that is held before a run: weights, and constants made by the build."""
         self.model, self.inputs, self.outputs, self.phases = model, inputs, outputs, phases
         self.overridable = [v for v in model.graph.inputs if v.overridable]
         self._explanation = explanation
         self.parts = parts
         self._positions = {name: i for i, name in enumerate(model.graph.output_names)}
         self.names = tuple(v.name for v in model.graph.inputs)
-        """Of all inputs, in the order in which runs take them; those that may be left out among them."""
+        """The names of all inputs, in the order of runs; optional ones included."""
         self._defaults: dict[int, Any] = {}
         self._weights_nbytes = weights_nbytes
         self._sparse_outputs = model.sparse_outputs
         self._whole = parts.whole
         planned = self._whole if not model.sparse_outputs and bounds is None else None
         self.is_in_one_file = False
-        """Whether all of the model, and nothing of the user's beside it, is known to lie in one file."""
+        """Whether the whole model is known to lie in one file, without custom operators."""
         self.planned = planned if isinstance(planned, RunsPlanned) else None
-        """The only part, if it can be run without this engine's help."""
+        """The only part, if it can run without this engine."""
         self.planned_run = parts.planned_run if not model.sparse_outputs and bounds is None else None
-        """All outputs, as ``RunsPlanned.run_planned`` gives them."""
+        """See ``RunsPlanned.run_planned``; None if the parts lack it."""
 
     def run(self, feeds: dict[str, Any], wanted: Sequence[str], context: RunContext) -> list[Any]:
-        """The wanted outputs. Arrays in the result are the caller's own: nothing else refers to their memory."""
+        """The requested outputs. Arrays in the result share memory with nothing else."""
         if self._bounds is None:
             return self._run(feeds, wanted, context)
-        with untrusted.running(self._bounds, self._held_nbytes, context):
+        with untrusted.limited_run(self._bounds, self._held_nbytes, context):
             return self._run(feeds, wanted, context)
 
     def _run(self, feeds: dict[str, Any], wanted: Sequence[str], context: RunContext) -> list[Any]:
         args = [feeds[name] if name in feeds else self._default(i) for i, name in enumerate(self.names)]
-        if self.as_written is not None and self._contradicts(feeds):
+        if self.as_written is not None and self._has_conflicting_sizes(feeds):
             context.places, context.held = {}, ()
             return self.as_written().run(feeds, wanted, context)
         held = limits.hold(self._weights_nbytes + sum(getattr(a, "nbytes", 0) for a in args))
@@ -106,17 +106,17 @@ class Engine:
             results = (self._whole or self.parts).run(args, context)
         finally:
             limits.release(held)
-        picked = self.picked(results, wanted)
+        picked = self.select_outputs(results, wanted)
         if self._sparse_outputs:
             picked = [_sparse(v) if n in self._sparse_outputs else v for n, v in zip(wanted, picked, strict=True)]
-        return picked if self.planned is not None and len(set(wanted)) == len(picked) else own(picked, args)
+        return picked if self.planned is not None and len(set(wanted)) == len(picked) else copy_shared(picked, args)
 
-    def picked(self, results: Sequence[Any], wanted: Iterable[str]) -> list[Any]:
-        """Outputs by name, out of all of them."""
+    def select_outputs(self, results: Sequence[Any], wanted: Iterable[str]) -> list[Any]:
+        """The outputs of these names, out of all outputs."""
         return [results[self._positions[name]] for name in wanted]
 
-    def _contradicts(self, feeds: Mapping[str, Any]) -> bool:
-        """Whether sizes that the model gives one name differ. ("?" is none.)"""
+    def _has_conflicting_sizes(self, feeds: Mapping[str, Any]) -> bool:
+        """Whether dimensions with the same name differ in the feeds ("?" is no name)."""
         sizes: dict[str, int] = {}
         for v in self.inputs:
             given = getattr(feeds.get(v.name), "shape", ())
@@ -132,17 +132,17 @@ class Engine:
         return self._defaults[i]
 
     def places(self, arrays: dict[str, Any]) -> dict[int, Any]:
-        """Arrays for outputs by name, as a context takes them; none where more than one part has a hand in them."""
+        """Arrays for outputs by name, as a context takes them; empty if there are several parts."""
         return {self._positions[name]: a for name, a in arrays.items()} if self.planned is not None else {}
 
     def held(self, states: Iterable[tuple[str, str, int, Any]]) -> tuple[Held, ...]:
-        """States (input, output, axis, memory) as a context takes them; none where more than one part has a hand in."""
+        """States (input, output, axis, memory), as a context takes them; empty if there are several parts."""
         if self.planned is None:
             return ()
         return tuple(Held(self.names.index(i), self._positions[o], axis, at) for i, o, axis, at in states)
 
     def memory(self, shapes: Mapping[str, Sequence[int]]) -> Memory:
-        """What a run of these input shapes takes."""
+        """The memory that a run of these input shapes takes."""
         executable = self._whole
         if not isinstance(executable, Planned):
             raise Fail("only a model that is compiled as a whole has a plan", hint="explain() says what runs where")
@@ -163,8 +163,8 @@ def _sparse(value: Any) -> Any:
     return SparseTensor.from_dense(value) if type(value) is np.ndarray else value
 
 
-def own(results: list[Any], args: Sequence[Any]) -> list[Any]:
-    """The results, copied where they share memory with an argument, a constant or an earlier result."""
+def copy_shared(results: list[Any], args: Sequence[Any]) -> list[Any]:
+    """The results; those that share memory with an argument, a constant or an earlier result are copied."""
     seen: set[int] = set()
     for arg in args:
         _note(arg, seen)

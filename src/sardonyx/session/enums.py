@@ -1,7 +1,6 @@
 """onnxruntime's enumerations, with its integer values.
 
-A member equals its integer and hashes like it, but is not one: setters that want an enumeration refuse a bare number,
-as onnxruntime's do.
+A member equals its integer and has the same hash, but is not an int: setters refuse a bare number, as onnxruntime's do.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Any, ClassVar
 
 
 class Enumeration:
-    """An open enumeration: named members, and a nameless one for any other integer."""
+    """An open enumeration: named members, and unnamed ones for other integers."""
 
     __members__: ClassVar[dict[str, Any]]
     __slots__ = ("_value",)

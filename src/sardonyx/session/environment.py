@@ -1,4 +1,4 @@
-"""What belongs to the process: providers, devices, allocators, seeds, thread pools; no telemetry."""
+"""Process-wide functions: providers, devices, allocators, seeds, thread pools. There is no telemetry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sardonyx.session.enums import OrtCompiledModelCompatibility, OrtDeviceEpInc
 from sardonyx.session.misuse import Misuse
 
 API_VERSION = "1.31.1"
-"""The onnxruntime whose Python API this is."""
+"""The version of onnxruntime whose Python API this is."""
 
 _thread_pool: tuple[int, int] | None = None
 _allocators: dict[tuple[str, int], OrtArenaCfg | None] = {}
@@ -29,7 +29,7 @@ def get_all_providers() -> list[str]:
 
 
 def get_available_providers() -> list[str]:
-    """Those that can run something here."""
+    """The names of the providers that are usable on this machine."""
     return registry.available()
 
 
@@ -48,7 +48,7 @@ def get_build_info() -> str:
 
 
 def _version() -> str:
-    """Sardonyx's own; the package above this layer is looked up, not imported."""
+    """Sardonyx's own version, without importing the package above this layer."""
     return str(sys.modules["sardonyx"].__version__)
 
 
@@ -78,12 +78,12 @@ def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_thr
 
 
 def global_threads() -> int:
-    """Threads inside an operator that the process shares; 0 lets the engine decide."""
+    """Size of the process-wide intra-op thread pool; 0 lets the engine decide."""
     return 0 if _thread_pool is None else _thread_pool[0]
 
 
 def check_thread_pool(per_session: bool) -> None:
-    """Refuse a session whose choice of threads contradicts the process's."""
+    """Refuse a session whose thread options contradict the process-wide ones."""
     if per_session and _thread_pool is not None:
         raise Misuse("use_per_session_threads must be false when using a global thread pool")
     if not per_session and _thread_pool is None:
@@ -94,7 +94,7 @@ def check_thread_pool(per_session: bool) -> None:
 
 
 def create_and_register_allocator(memory_info: OrtMemoryInfo, arena_cfg: OrtArenaCfg | None = None) -> None:
-    """Name an arena that sessions may share. Memory comes from numpy here, so the settings are only kept."""
+    """Register an arena that sessions may share. Memory comes from numpy, so the settings have no effect."""
     if not isinstance(memory_info, OrtMemoryInfo):
         raise TypeError(f"an OrtMemoryInfo is needed, not {memory_info!r}")
     _allocators[memory_info.name, memory_info.device_id] = arena_cfg
@@ -137,7 +137,7 @@ def unregister_execution_provider_library(registration_name: str) -> None:
 def get_model_compatibility_for_ep_devices(
     ep_devices: Sequence[OrtEpDevice], compatibility_info: str
 ) -> OrtCompiledModelCompatibility:
-    """The CPU compiles nothing ahead, so the question does not arise."""
+    """The CPU provider has no ahead-of-time form, so models are always compatible."""
     if not isinstance(compatibility_info, str):
         raise TypeError(f"compatibility_info is a string, not {compatibility_info!r}")
     if not ep_devices:
@@ -146,7 +146,7 @@ def get_model_compatibility_for_ep_devices(
 
 
 def get_compatibility_info_from_model(model_path: str, ep_type: str) -> str | None:
-    """What a model compiled ahead says about the provider it was compiled for; None when it says nothing."""
+    """The compatibility information that a precompiled model holds for a provider; None if there is none."""
     try:
         with open(model_path, "rb") as file:
             return get_compatibility_info_from_model_bytes(file.read(), ep_type)
@@ -180,7 +180,7 @@ def get_hardware_device_ep_incompatibility_details(ep_name: str, device: OrtHard
 
 
 def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None) -> None:
-    """There are no libraries to load."""
+    """No-op: there are no libraries to load."""
 
 
 def print_debug_info() -> None:

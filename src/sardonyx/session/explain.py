@@ -1,4 +1,4 @@
-"""Where every node runs, and why; what the optimizer did to the model."""
+"""``session.explain()``: where every node runs and why, and what the optimizer did."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Placement:
     provider: str
     reason: str
     origin: tuple[str, ...]
-    """Names of the nodes of the model file that it stands for."""
+    """Names of the nodes of the model file that it replaces."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What became of a model. ``str()`` is a report for people; the fields are for programs."""
+    """The placement and optimization of a model. ``str()`` is a report for people; the fields are for programs."""
 
     placements: tuple[Placement, ...]
     report: Report
@@ -47,7 +47,7 @@ class Explanation:
         return cls(tuple(rows), report, phases)
 
     def by_node(self, graph: Graph) -> list[tuple[Node, Placement]]:
-        """The nodes of the graph that was explained, without those of bodies, each with its row."""
+        """The explained graph's nodes, without those of bodies, each with its row."""
         rows = iter(self.placements)
         pairs = []
         for node in graph.nodes:

@@ -1,7 +1,7 @@
-"""From what callers feed to what the engine takes: one prepared check per input.
+"""Checks and converts feeds: one prepared check per input.
 
-A check returns the value as the engine wants it, or raises. The common case, an array that fits as it is, costs a few
-comparisons.
+A check returns the value in the engine's form, or raises. The common case, an array that needs no conversion, costs a
+few comparisons.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class _TensorCheck:
         self.is_numeric = t.dtype is not dtypes.string
         self.rank = t.rank
         self.accepted: tuple[int, ...] | None = None
-        """The shape that was last found to fit."""
+        """The last shape that passed."""
         self.fixed = tuple((i, d) for i, d in enumerate(t.shape or ()) if isinstance(d, int) and d >= 0)
 
     def checked(self, given: Any) -> Array:
-        """A bound method is called in two thirds of the time of an object with ``__call__``."""
+        """A bound method: calling it takes two thirds of the time of an object with ``__call__``."""
         if type(given) is np.ndarray and given.dtype is self.numpy and self.is_numeric:
             array = given
         else:
@@ -215,7 +215,7 @@ def _sparse_check(name: str, t: SparseTensorType) -> Check:
 
 
 def strings(array: Array) -> Array:
-    """A numpy array of any string kind as one of ``str`` objects."""
+    """An array of any numpy string type as an array of ``str`` objects."""
     kind = array.dtype.kind
     if kind in "SV":
         flat = [bytes(b).decode("utf-8") for b in array.reshape(-1).tolist()]

@@ -1,9 +1,9 @@
-"""Optimized graphs of model files, kept between starts in the folder that ``SARDONYX_CACHE`` names.
+"""The cache of optimized graphs of model files, in the folder that ``SARDONYX_CACHE`` names.
 
-An entry holds the graph after the optimizer, with the constants that the optimizer made; the model's own initializers
-are referred to by name and stay in its file. Its name is a digest of everything that decides what the optimizer does:
-the model without its large payloads, place, size and times of the files that hold those, level and options, versions,
-and those of our own sources. An entry that is not what was written is a miss, and made anew (``entries``).
+An entry holds the optimized graph and the constants that the optimizer made; the model's own initializers are referred
+to by name and stay in its file. Its name is a digest of everything that the optimizer depends on: the model without its
+large payloads, path, size and times of the files that hold those, level and options, versions, and our own sources. A
+damaged entry counts as a miss and is rebuilt (``entries``).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from sardonyx.optimize.report import Declined, Report, Rewrite
 from sardonyx.session.environment import get_build_info
 
 MAX_NBYTES = 256 << 20
-"""Bytes of constants made by the optimizer up to which a graph is kept."""
+"""Largest total size of constants made by the optimizer for a graph to be cached."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What the phases before partitioning give."""
+    """The result of the phases before partitioning."""
 
     model: Model
     stated: list[ValueType | None]
@@ -49,7 +49,7 @@ class Prepared:
 
 
 class Entry:
-    """The place of one model and one set of options in the cache."""
+    """The cache entry of one model and one set of options."""
 
     def __init__(self, folder: PrivateFolder, opened: Opened, settings: Any) -> None:
         self._folder, self._opened = folder, opened
@@ -63,11 +63,11 @@ class Entry:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the model's file holds all of it: no data lie elsewhere, and no operators are the user's."""
+        """Whether the model's file holds all of it: no external data and no custom operators."""
         return b"location" not in self._opened.skeleton.data and not _customs(self._opened)
 
     def read(self) -> Prepared | None:
-        """What was kept, or None."""
+        """The cached result, or None."""
         return entries.read(self._folder, self._name, self._prepared)
 
     def _prepared(self, entry: entries.Entry) -> Prepared:
@@ -81,7 +81,7 @@ class Entry:
         return Prepared(_named(model, self._opened), stated, report, told["weights_nbytes"])
 
     def write(self, prepared: Prepared) -> None:
-        """Keep what the optimizer made of the model."""
+        """Cache the optimized graph."""
         graph, own = prepared.model.graph, self._opened.initializers()
         names = Names(graph)
         proto = model_to_proto(prepared.model, weights=False)
@@ -111,7 +111,7 @@ class Entry:
 
 @cache
 def _sources() -> str:
-    """Changes whenever a file does that decides what becomes of a graph."""
+    """Changes with every source file that optimized graphs depend on."""
     package = Path(__file__).parents[1]
     files = (
         path for name in ("ir", "model", "ops", "normalize", "optimize") for path in (package / name).rglob("*.py")
@@ -121,19 +121,19 @@ def _sources() -> str:
 
 
 def entry(scanned: Scanned, settings: Any) -> Entry | None:
-    """The entry of a model, or None where it is not a file, or the cache is off or cannot be trusted."""
+    """The entry of a model; None if it is no file, or if the cache is off or not private."""
     where = folders.configured()
     if where is None or not isinstance(scanned.data, SourceFile):
         return None
     opened = scanned.parsed()
     try:
         return Entry(where, opened, settings)
-    except (OSError, ValueError, SardonyxError):  # a file that initializers name is not there: loading says which
+    except (OSError, ValueError, SardonyxError):  # an external data file is missing: loading reports which
         return None
 
 
 def _is_own(tensor: Tensor, own: dict[str, Tensor]) -> bool:
-    """Whether a constant of the graph is still the model's own: the same bytes of the same file."""
+    """Whether a constant of the graph is an unchanged initializer of the model: the same bytes of the same file."""
     return tensor.origin is not None and tensor.name in own and own[tensor.name].origin == tensor.origin
 
 
@@ -145,13 +145,13 @@ def _named(model: Model, opened: Opened) -> Model:
 
 
 def _customs(opened: Opened) -> list[str]:
-    """The users' operators that the model may contain."""
+    """The custom operators that the model may contain."""
     found = [op for op in registry.customs() if op.domain.encode() in opened.skeleton.data]
     return [f"{op.domain}.{op.name}:{fingerprint.of(*op.custom.parts)}" for op in found if op.custom is not None]
 
 
 def _files(opened: Opened) -> list[SourceFile]:
-    """The model's own file, and those of its external data."""
+    """The model's own file, and its external data files."""
     source, folder = opened.payloads.source, opened.payloads.folder
     named = {e.value for t in opened.proto.graph.initializer for e in t.external_data if e.key == "location"}
     found = [source, *(folder.open(location, location) for location in sorted(named))]

@@ -21,7 +21,9 @@ _said: set[str] = set()
 
 
 def emit(severity: int, message: str, *, logid: str = "", threshold: int = -1) -> bool:
-    """Say something if anybody listens; ``threshold`` is the session's or run's own level, -1 for the default one."""
+    """Log a message if its severity reaches ``threshold``, the session's or run's own level; -1 means the default
+    level.
+    """
     level = _LEVELS[severity]
     wanted = severity >= (_severity if threshold < 0 else threshold)
     if not wanted and not (logger.level and logger.isEnabledFor(level)):
@@ -31,13 +33,13 @@ def emit(severity: int, message: str, *, logid: str = "", threshold: int = -1) -
         return True
     try:
         _callback(severity, "sardonyx", logid, "", message)
-    except Exception as error:  # a logger must not break what it reports on
+    except Exception as error:  # a failing callback must not break the run
         print(f"the logging callback raised {error!r}", file=sys.stderr)
     return True
 
 
 def emit_once(severity: int, message: str, *, logid: str = "", threshold: int = -1) -> None:
-    """The same, but one message at most once in a process."""
+    """Like ``emit``, but each message at most once per process."""
     if message not in _said and emit(severity, message, logid=logid, threshold=threshold):
         _said.add(message)
 

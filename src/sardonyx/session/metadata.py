@@ -1,4 +1,4 @@
-"""What a session tells about its model."""
+"""Descriptions of a session's model: inputs, outputs, metadata."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sardonyx.ir.types import OptionalType, SparseTensorType, TensorType, ort_na
 from sardonyx.records import Record
 
 UNVERSIONED = (1 << 63) - 1
-"""What onnxruntime gives for a model that states no version."""
+"""The version that onnxruntime reports for a model that states none."""
 
 
 class NodeArg(Record):
@@ -28,7 +28,7 @@ def node_arg(value: Value) -> NodeArg:
 
 
 class ModelMetadata(Record):
-    """What the model file says about itself."""
+    """The metadata of a model file."""
 
     producer_name: str
     graph_name: str

@@ -1,6 +1,6 @@
-"""Mistakes for which onnxruntime raises a Python exception instead of one of its own.
+"""Errors for which onnxruntime raises a Python exception instead of one of its own.
 
-Each is ours and Python's at once, so that handlers written for either catch it.
+Each is both a SardonyxError and that Python exception, so that handlers for either catch it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from sardonyx.errors import InvalidArgument, SardonyxError
 
 
 class Misuse(InvalidArgument, RuntimeError):
-    """A call that cannot mean anything: an object of no known kind, a wrong count, a missing device."""
+    """An invalid call: an object of an unsupported type, a wrong count, a missing device."""
 
 
 class MissingInputs(InvalidArgument, ValueError):
@@ -21,4 +21,4 @@ class ExecutionError(SardonyxError, RuntimeError):
 
 
 class Unsupported(InvalidArgument, RuntimeError):
-    """The request names something that is not there on this machine."""
+    """The request names something that does not exist on this machine."""

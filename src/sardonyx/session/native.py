@@ -1,4 +1,4 @@
-"""The session proper: an engine, its feeds' checks, and runs (``capi``'s InferenceSession)."""
+"""The session behind the Python API: an engine, checks of its feeds, and runs (``capi``'s InferenceSession)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from sardonyx.partition import registry
 from sardonyx.partition.provider import RunContext
 from sardonyx.partition.registry import CPU
 from sardonyx.session import compiled_cache, config_keys, environment, feeds, log, untrusted
+from sardonyx.session.cpu_options import cpu_providers, split_names
 from sardonyx.session.devices import NativeDevice, OrtEpDevice, OrtMemoryInfo, cpu_memory
 from sardonyx.session.engine import BuildOptions, Engine
 from sardonyx.session.enums import ExecutionMode, GraphOptimizationLevel
@@ -24,7 +25,6 @@ from sardonyx.session.metadata import OrtEpAssignedNode, OrtEpAssignedSubgraph, 
 from sardonyx.session.misuse import MissingInputs, Misuse
 from sardonyx.session.native_values import NativeValue, NativeValueVector
 from sardonyx.session.options import Delegate, RunOptions, SessionOptions, check_severity
-from sardonyx.session.processor import cpu_providers, split_names
 from sardonyx.session.saving import saved
 from sardonyx.session.sparse import NativeSparseTensor, SparseTensor
 from sardonyx.session.trace import Trace
@@ -45,7 +45,7 @@ _RUN = Reporting("the run", outermost=True)
 
 
 class NativeSession:
-    """Made in two steps, as onnxruntime makes it: the source and options, then the providers."""
+    """Created in two steps like onnxruntime's: first source and options, then providers."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class NativeSession:
         provider_options: Sequence[Mapping[str, str]],
         disabled_optimizers: set[str] | frozenset[str] = frozenset(),
     ) -> None:
-        """Load the model and make it ready on these providers."""
+        """Load the model and compile it for these providers."""
         options = self.session_options
         for name in providers:
             if not registry.is_known(name):
@@ -90,10 +90,10 @@ class NativeSession:
         if not asked and callable(options._policy):
             self._ask(options._policy)
 
-    # -- making
+    # -- creation
 
     def _choose(self, asked: dict[str, Mapping[str, str]]) -> None:
-        """Keep the available providers among those asked for, with the CPU behind them."""
+        """The available providers among those requested, with the CPU as the last."""
         forbidden = self.session_options._config.get(CPU_FORBIDDEN_KEY) == "1"
         if forbidden and CPU in asked:
             raise InvalidArgument(
@@ -107,7 +107,7 @@ class NativeSession:
         self._providers: dict[str, dict[str, str]] = kept
 
     def _ask(self, delegate: Delegate) -> None:
-        """Let the caller's function choose among the devices; the CPU is the only choice."""
+        """Let the caller's delegate select devices; the CPU is the only choice."""
         model = self._engine.model
         metadata = {
             "producer_name": model.producer_name,
@@ -139,7 +139,7 @@ class NativeSession:
             initializers={**options._external_initializers, **options._initializers},
             external_files=options._external_files,
             external_folder=config.get("session.model_external_initializers_file_folder_path"),
-            cancelled=lambda: asked_for._cancelled,  # and not this session: the engine keeps what it is built from
+            cancelled=lambda: asked_for._cancelled,  # not self: the engine keeps a reference to its source
             limits=untrusted.limits_of(options),
         )
         save_path = options.optimized_model_filepath or None
@@ -213,7 +213,7 @@ class NativeSession:
         options = self.session_options
         log.emit(severity, message, logid=options.logid, threshold=options.log_severity_level)
 
-    # -- asking
+    # -- inspection
 
     @property
     def engine(self) -> Engine:
@@ -251,7 +251,7 @@ class NativeSession:
         ]
 
     def _owner(self, provider: str) -> str:
-        """The name users know a provider by: what no other provider runs, the CPU does."""
+        """The name that users know a provider by; the reference provider is reported as the CPU provider."""
         return provider if provider in self._providers else CPU
 
     @property
@@ -259,14 +259,14 @@ class NativeSession:
         return 0 if self._trace is None else self._trace.start_ns
 
     def end_profiling(self) -> str:
-        """Write the trace; its path, or nothing when none was being recorded."""
+        """Write the trace and return its path; empty if no profile was recorded."""
         if self._trace is None:
             return ""
         self._close_trace.detach()
         return self._trace.close()
 
     def get_tuning_results(self) -> list[dict[str, Any]]:
-        """The CPU provider tunes nothing."""
+        """Always empty: the CPU provider tunes nothing."""
         return []
 
     def set_tuning_results(self, results: Sequence[Mapping[str, Any]], error_on_invalid: bool = False) -> None:
@@ -283,7 +283,7 @@ class NativeSession:
             log.emit_once(log.INFO, f"the dynamic provider option {key!r} has no effect in Sardonyx")
 
     def release_captured_graph(self, graph_annotation_id: int) -> None:
-        """No graph is ever captured on the CPU."""
+        """No-op: no graph is captured on the CPU."""
 
     def is_webgpu_graph_capture_enabled(self) -> bool:
         return False
@@ -299,7 +299,7 @@ class NativeSession:
     # -- running
 
     def prepare(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """The feed as the engine takes it."""
+        """The feed in the engine's form."""
         self.require(feed)
         checks = self._checks
         prepared = {}
@@ -322,7 +322,7 @@ class NativeSession:
         return InvalidArgument(f"Invalid input name: {name}", expected=", ".join(self._checks) or "no inputs")
 
     def wanted(self, output_names: Sequence[str] | None) -> Sequence[str]:
-        """The names to compute: all outputs when none are given."""
+        """The names of the outputs to compute: all of them if none are given."""
         if not output_names:
             return self._output_names
         if isinstance(output_names, str):
@@ -346,14 +346,14 @@ class NativeSession:
             results = self._run(self.prepare(feed), wanted, RunContext())
         else:
             results = self.compute(wanted, feed, run_options)
-        return [shown(value) for value in results]
+        return [public_value(value) for value in results]
 
     def _run(self, prepared: dict[str, Any], wanted: Sequence[str], context: RunContext) -> list[Any]:
         with _RUN:
             return self._engine.run(prepared, wanted, context)
 
     def _run_planned(self, feed: dict[str, Any]) -> list[Any] | None:
-        """All outputs, where the model's parts have run such shapes before; None otherwise."""
+        """All outputs as Python values, if these shapes have a plan; None otherwise."""
         results = self.run_planned(feed)
         if results is None:
             return None
@@ -363,7 +363,7 @@ class NativeSession:
         return views
 
     def run_planned(self, feed: dict[str, Any], places: Mapping[int, Any] | None = None) -> Sequence[Any] | None:
-        """The same, as the engine gives them, which takes ``places`` for outputs as in ``Engine.places``."""
+        """All outputs in the engine's form, if these shapes have a plan; ``places`` are as in ``Engine.places``."""
         planned: Any = self._planned
         checks = self._checks
         if planned is None or len(feed) != len(checks):
@@ -388,7 +388,7 @@ class NativeSession:
         run_options: RunOptions | None,
         context: RunContext | None = None,
     ) -> list[Any]:
-        """The outputs as the engine gives them, under the run's options."""
+        """The outputs in the engine's form, under the run's options."""
         context = context or RunContext()
         if run_options is None:
             return self._traced(wanted, self.prepare(feed), context)
@@ -463,7 +463,7 @@ class NativeSession:
         fetches: NativeValueVector,
         fetch_devices: Sequence[NativeDevice],
     ) -> None:
-        """Fill ``fetches`` with the outputs, into the values that are there already where there are any."""
+        """Write the outputs to ``fetches``; existing values are filled in place."""
         feed = dict(zip(feed_names, feed_values, strict=True))
         results = [NativeValue(v) for v in self.compute(self.wanted(fetch_names), feed, run_options)]
         for i, target in enumerate(fetches):
@@ -474,14 +474,14 @@ class NativeSession:
 
 
 def _as_written(source: Any, plain: BuildOptions, options: SessionOptions) -> Engine:
-    """The engine of feeds that contradict the names of sizes; its first run says so."""
+    """An engine for feeds that contradict the names of dimensions; its first run logs a warning."""
     said = "sizes of inputs contradict the model's names for them: it runs as written, on numpy, slowly"
     log.emit(log.WARNING, said, logid=options.logid, threshold=options.log_severity_level)
     return compiled_cache.engine_of(source, plain)
 
 
-def shown(value: Any) -> Any:
-    """An engine's value as callers see it: an array views a buffer of its own, as onnxruntime's do."""
+def public_value(value: Any) -> Any:
+    """An engine's value as callers get it: an array is a view of its own buffer, like onnxruntime's."""
     if type(value) is np.ndarray:
         return value.view()
     if isinstance(value, Coordinates):

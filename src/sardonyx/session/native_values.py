@@ -1,4 +1,4 @@
-"""Values beneath OrtValue: a value with its element type, and vectors of them."""
+"""The values behind OrtValue: a value with its element type, and vectors of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NO_STRINGS = "Creation of OrtValues is currently only supported from non-string
 
 
 def element_type(spec: Any) -> DType:
-    """A numpy type or an ``onnx.TensorProto.DataType`` as one of ours."""
+    """A numpy type or an ``onnx.TensorProto.DataType`` as a ``DType``."""
     try:
         return dtypes.of_onnx(spec) if isinstance(spec, int) else dtypes.of_numpy(np.dtype(spec))
     except (KeyError, TypeError):
@@ -46,11 +46,11 @@ class NativeValue:
         elif isinstance(value, (Coordinates, NativeSparseTensor)):
             self.dtype = value.dtype
 
-    # -- making
+    # -- creation
 
     @staticmethod
     def ortvalue_from_numpy(array: Any, device: NativeDevice) -> NativeValue:
-        """Over the array's own memory where that is contiguous and of native byte order."""
+        """Over the array's own memory if that is contiguous and of native byte order."""
         require_cpu(device)
         if not isinstance(array, np.ndarray) or _dtype_kind(array) == "string":
             raise Misuse(_NO_STRINGS, got=type(array).__name__)
@@ -105,7 +105,7 @@ class NativeValue:
     def from_dlpack(data: Any, is_bool_tensor: bool = False) -> NativeValue:
         return NativeValue(dlpack.array_from_capsule(data, is_bool=is_bool_tensor))
 
-    # -- asking
+    # -- inspection
 
     def is_tensor(self) -> bool:
         return isinstance(self.value, np.ndarray)
@@ -167,10 +167,10 @@ class NativeValue:
     def _is_webgpu_buffer(self) -> bool:
         return False
 
-    # -- changing
+    # -- modification
 
     def update_inplace(self, data: Any) -> None:
-        """Write other contents of the same size, converted to the type at hand."""
+        """Overwrite the contents with data of the same size, converted to this element type."""
         target = self._array("can be updated in place")
         source = data.value if isinstance(data, NativeValue) else data
         if source.size != target.size:
@@ -215,10 +215,10 @@ class NativeValueVector:
             self._values.append(NativeValue(memory_at(pointer, element_type(spec), shape, keep)))
 
     def reserve(self, count: int) -> None:
-        """Room is made as values come."""
+        """No-op."""
 
     def shrink_to_fit(self) -> None:
-        """Nothing is kept in reserve."""
+        """No-op."""
 
     def element_type_at(self, idx: int) -> int:
         return self[idx].element_type()
@@ -261,7 +261,7 @@ def type_name(value: Any) -> str:
 
 
 def memory_at(pointer: int, dtype: DType, shape: Sequence[int], keep: Any = None) -> Array:
-    """An array over memory that the caller vouches for; ``keep`` lives as long as the array."""
+    """An array over memory that the caller guarantees to be valid; ``keep`` lives as long as the array."""
 
     if dtype.bits < 8:
         raise Misuse(f"memory of tensor({dtype.ort}) cannot be bound by address", hint="bind an OrtValue instead")

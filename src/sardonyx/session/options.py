@@ -1,4 +1,4 @@
-"""SessionOptions and RunOptions: every setting of onnxruntime's, checked when it is made."""
+"""SessionOptions and RunOptions: every setting of onnxruntime's, checked when it is set."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Option(Generic[T]):
 
 
 def whole(value: Any, name: str, bits: int = 32) -> int:
-    """A number as onnxruntime's options take it; TypeError, with the option's name, for any other."""
+    """A number that onnxruntime's option would accept; TypeError, with the option's name, for any other."""
     is_number = hasattr(value, "__index__") or (hasattr(value, "dtype") and getattr(value, "size", 0) == 1)
     number = int(value) if is_number and not isinstance(value, float) else None
     if number is None or number != value:
@@ -74,7 +74,7 @@ def whole(value: Any, name: str, bits: int = 32) -> int:
 
 
 class Options:
-    """Settings that refuse attributes nobody knows, with string entries besides."""
+    """Settings that refuse unknown attributes, plus string entries."""
 
     def __init__(self) -> None:
         self._config: dict[str, str] = {}
@@ -114,7 +114,7 @@ Delegate = Callable[[Sequence["OrtEpDevice"], Mapping[str, str], Mapping[str, st
 
 
 class SessionOptions(Options):
-    """How a session is made. Settings of memory and threads are hints that a provider may pass over."""
+    """Options of a session. Settings of memory and threads are hints that a provider may ignore."""
 
     enable_cpu_mem_arena = Option(True, "Keep an arena for CPU memory between runs.")
     enable_mem_pattern = Option(True, "Plan memory once for shapes seen before.")
@@ -158,7 +158,9 @@ class SessionOptions(Options):
     # -- string entries
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Set a configuration key; see ``sardonyx.session.config_keys``. Any key is kept; creation reviews them."""
+        """Set a configuration key; see ``sardonyx.session.config_keys``. Any key is accepted; unknown keys are reported
+        when the session is created.
+        """
         self._add(key, value)
 
     def get_session_config_entry(self, key: str) -> str:
@@ -175,7 +177,7 @@ class SessionOptions(Options):
         self._dims_by_denotation[_name(denotation)] = whole(value, f"the size of dimensions {denotation!r}", 64)
 
     def add_initializer(self, name: str, ortvalue: Any) -> None:
-        """Use this OrtValue in place of the model's initializer."""
+        """Use this OrtValue instead of the model's initializer."""
         if name in self._initializers:
             raise Misuse(f"An OrtValue for this name has already been added: {name}")
         self._initializers[name] = _tensor_of(ortvalue)
@@ -248,7 +250,7 @@ class SessionOptions(Options):
     def register_custom_ops_library(self, path: str) -> None:
         """Run a Python file that defines operators (``sardonyx.custom_op``), here and where the options are unpickled.
 
-        Native custom operators cannot be called from here: such a library is only looked for.
+        Native libraries of custom operators cannot be used; it is only checked that the file exists.
         """
         if not isinstance(path, (str, os.PathLike)):
             raise TypeError(f"the path of a library of custom operators is text, not {path!r}")
@@ -266,18 +268,18 @@ class SessionOptions(Options):
         )
 
     def set_load_cancellation_flag(self, flag: bool) -> None:
-        """True makes creations under way with these options stop."""
+        """True stops the creation of sessions with these options."""
         self._cancelled = bool(flag)
 
     def set_ep_context_data_read_func(self, read_func: Callable[..., None], max_data_size: int) -> None:
         raise NotImplemented("no provider of this build keeps EPContext data")
 
     def clear_ep_context_data_read_func(self) -> None:
-        """There is never one to clear."""
+        """No-op: there is never one."""
 
 
 class _Terminate(Option[bool]):
-    """A flag that reaches the runs under way when it is raised."""
+    """A flag that is passed on to current runs when it is set."""
 
     def __set__(self, holder: Any, value: Any) -> None:
         super().__set__(holder, value)
@@ -287,7 +289,7 @@ class _Terminate(Option[bool]):
 
 
 class RunOptions(Options):
-    """How one run goes."""
+    """Options of a run."""
 
     log_severity_level = Option(-1, "0 verbose to 4 fatal; -1 for the session's.")
     log_verbosity_level = Option(0, "Kept for compatibility: verbose messages have one level here.")
@@ -328,7 +330,7 @@ def _rebuilt(cls: type[Options], state: dict[str, Any]) -> Options:
 
 
 def load_operators(path: str) -> None:
-    """Run a file of custom operators as a module, once in a process."""
+    """Run a file of custom operators as a module, once per process."""
     name = os.path.splitext(os.path.basename(path))[0]
     if getattr(sys.modules.get(name), "__file__", None) == path:
         return
@@ -350,7 +352,7 @@ def _name(given: Any) -> str:
 
 
 def check_severity(level: int, whose: str) -> None:
-    """Refuse a log level that means nothing."""
+    """Refuse an invalid log level."""
     if not -1 <= level <= 4:
         raise InvalidSeverity(
             f"Invalid {whose} log severity level",
@@ -361,7 +363,7 @@ def check_severity(level: int, whose: str) -> None:
 
 
 class InvalidSeverity(Misuse, Fail):
-    """A RuntimeError where a session is made, a Fail where one runs: onnxruntime raises both."""
+    """A RuntimeError when a session is created, a Fail in a run, as in onnxruntime."""
 
 
 def _tensor_of(ortvalue: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Saved models whose initializers are moved to files of the caller's choice."""
+"""Saves models with initializers in files of the caller's choice."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 EXTERNAL_FILE = "session.optimized_model_external_initializers_file_name"
 EXTERNAL_MINIMUM = "session.optimized_model_external_initializers_min_size_in_bytes"
 PAGE = 4096
-"""External data begins at multiples of this, so that it can be mapped."""
+"""Alignment of external data, so that it can be mapped."""
 
 Place = Callable[["onnx.TensorProto"], "tuple[str, int, int] | None"]
-"""Where an initializer goes: file, offset and bytes, already written there; None for inside the model."""
+"""Where an initializer was written: file, offset and size; None to leave it in the model."""
 
 
 @contextmanager
 def saved(path: str, config: Mapping[str, str]) -> Iterator[str | None]:
-    """Where to write a model that will be at ``path``, if it names anything, with large initializers in the file that
-    the configuration names.
+    """Prepare to write a model at ``path``, if given, with large initializers in the file that the configuration
+    names.
     """
     name = config.get(EXTERNAL_FILE)
     if not name or not path:
@@ -47,7 +47,7 @@ def saved(path: str, config: Mapping[str, str]) -> Iterator[str | None]:
 
 
 def write_external(proto: onnx.ModelProto, path: str, name: str, minimum: int) -> None:
-    """Write a model, with initializers of at least ``minimum`` bytes in a file beside it."""
+    """Write a model, with initializers of at least ``minimum`` bytes in a separate file."""
     chunks: list[bytes] = []
     end = 0
 
@@ -69,7 +69,7 @@ def write_external(proto: onnx.ModelProto, path: str, name: str, minimum: int) -
 
 
 def relocate(proto: onnx.ModelProto, place: Place) -> None:
-    """Put every initializer of the main graph where ``place`` says."""
+    """Move every initializer of the main graph to where ``place`` puts it."""
     import onnx
 
     for tensor in proto.graph.initializer:

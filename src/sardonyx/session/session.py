@@ -19,7 +19,7 @@ from sardonyx.session import log, untrusted
 from sardonyx.session.binding import IOBinding
 from sardonyx.session.devices import OrtDevice, OrtEpDevice, OrtMemoryInfo
 from sardonyx.session.metadata import ModelMetadata, NodeArg, OrtEpAssignedSubgraph
-from sardonyx.session.native import NativeSession, shown
+from sardonyx.session.native import NativeSession, public_value
 from sardonyx.session.native_values import NativeValueVector
 from sardonyx.session.options import RunOptions, SessionOptions
 from sardonyx.session.values import OrtValue
@@ -62,7 +62,7 @@ def check_and_normalize_provider_args(
 
 
 def _available(asked: ProviderList | None) -> list[str]:
-    """Names to check the caller's against; other packages' providers load only if more than the CPU is asked for."""
+    """Known provider names; providers of other packages are loaded only if more than the CPU is requested."""
     names = [p[0] if isinstance(p, tuple) and p else p for p in asked] if isinstance(asked, (list, tuple)) else [asked]
     return [CPU] if all(name in (None, CPU) for name in names) else registry.available()
 
@@ -89,18 +89,18 @@ def _paired(providers: ProviderList, options: Sequence[dict[Any, Any]] | None) -
 
 
 class Session:
-    """What every session can do; ``_sess`` is the session proper and is replaced by ``set_providers``."""
+    """Methods of all sessions; ``_sess`` is the session behind the API and is replaced by ``set_providers``."""
 
     def __init__(self, enable_fallback: bool = True) -> None:
         self._sess: NativeSession
         self._enable_fallback = enable_fallback
 
     def plan(self, shapes: Mapping[str, Sequence[int]]) -> Memory:
-        """What memory a run of these input shapes takes, before any of it is taken; for models compiled as a whole."""
+        """The memory that a run of these input shapes takes, before any is taken; for models compiled as a whole."""
         return self._sess.engine.memory(shapes)
 
     def get_session_options(self) -> SessionOptions:
-        """The options that the session was made with."""
+        """The options that the session was created with."""
         return self._sess.session_options
 
     def get_inputs(self) -> list[NodeArg]:
@@ -132,7 +132,7 @@ class Session:
         return self._sess.get_provider_options()
 
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
-        """Which provider runs which nodes, where ``session.record_ep_graph_assignment_info`` asked for it."""
+        """Which provider runs which nodes, if ``session.record_ep_graph_assignment_info`` is set."""
         return self._sess.get_provider_graph_assignment_info()
 
     @overload
@@ -144,7 +144,7 @@ class Session:
     def explain(self, *, stage: str | None = None) -> Explanation | CompiledSteps:
         """Every node with its provider and the reason, and what the optimizer did. ``print`` it.
 
-        ``stage="cpu"`` gives the kernels of the compiled parts instead, with the variants that were chosen.
+        ``stage="cpu"`` returns the kernels of the compiled parts instead, with the variants that were chosen.
         """
         if stage is None:
             return self._sess.engine.explain()
@@ -167,10 +167,10 @@ class Session:
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None
     ) -> list[Any]:
-        """Compute outputs; all of them when ``output_names`` is None or empty.
+        """Compute outputs; all of them if ``output_names`` is None or empty.
 
-        A feed holds arrays, lists, OrtValues, or anything that speaks DLPack. Results are arrays, sparse tensors, lists
-        or dictionaries that share memory with nothing.
+        A feed holds arrays, lists, OrtValues, or objects that support DLPack. Results are arrays, sparse tensors, lists
+        or dictionaries that share no memory.
         """
         try:
             return self._sess.run(output_names, input_feed, run_options)
@@ -188,7 +188,7 @@ class Session:
     ) -> None:
         """Return at once; later ``callback(results, user_data, error)`` is called from another thread.
 
-        The error is empty on success. With asyncio, ``run_awaitable`` is what you want.
+        The error is empty on success. With asyncio, use ``run_awaitable``.
         """
         self._sess.require(input_feed)
         self._sess.run_async(output_names, input_feed, callback, user_data, run_options)
@@ -201,9 +201,9 @@ class Session:
         *,
         timeout: float | None = None,
     ) -> list[Any]:
-        """``run`` on another thread, to be awaited.
+        """``run`` on another thread, as a coroutine.
 
-        Cancelling the task stops the run between two nodes; so does the timeout, in seconds, with a TimeoutError.
+        Cancelling the task stops the run between two nodes, and so does the timeout, in seconds, with a TimeoutError.
         """
         session, context = self._sess, RunContext()
         wanted = session.wanted(output_names)
@@ -219,7 +219,7 @@ class Session:
         except asyncio.CancelledError:
             context.stop = True
             raise
-        return [shown(value) for value in results]
+        return [public_value(value) for value in results]
 
     def run_with_ort_values(
         self,
@@ -260,7 +260,7 @@ class Session:
     def create_ortvalue_from_shape_and_type(
         self, shape: Sequence[int], element_type: Any, device_type: str, device_id: int = 0, vendor_id: int = -1
     ) -> OrtValue:
-        """A tensor of zeros where the session's memory is."""
+        """A tensor of zeros in the session's memory."""
         device = OrtDevice.make(device_type, device_id, vendor_id)._get_c_device()
         return OrtValue(self._sess.create_ortvalue_from_shape_and_type(shape, element_type, device), session=self._sess)
 
@@ -292,7 +292,7 @@ class Session:
         raise NotImplementedError
 
     def _fall_back(self, error: EPFail) -> None:
-        """Move to the CPU after a provider's failure, once; re-raise when that is not wanted."""
+        """Move to the CPU after a provider's failure, once; re-raise if fallback is disabled."""
         if not self._enable_fallback:
             raise error
         log.emit(log.WARNING, f"EP Error: {error} using {self.get_providers()}; falling back to {[CPU]}")
@@ -301,13 +301,13 @@ class Session:
 
 
 class InferenceSession(Session):
-    """A model, loaded and ready. Any number of threads may run it; it can be pickled, and used after a fork.
+    """A loaded, compiled model. Any number of threads may run it; it can be pickled, and used after a fork.
 
     ``path_or_bytes`` is a path, serialized bytes, a binary file or an ``onnx.ModelProto``. ``providers`` are names, or
     pairs of name and options, in order of preference. ``precision`` is that of ``SessionOptions``. A run whose plan
-    needs more than ``max_memory`` bytes raises before memory is taken. ``trust="untrusted"`` bounds what the model may
-    have and take by ``limits`` (docs/untrusted-models.md). With ``strict``, what is otherwise warned about
-    raises: a provider that is not there, a configuration key nobody knows.
+    needs more than ``max_memory`` bytes raises before memory is taken. ``trust="untrusted"`` applies ``limits`` to the
+    model (docs/untrusted-models.md). With ``strict``, warnings become errors: a provider that is not available, an
+    unknown configuration key.
     """
 
     def __init__(
@@ -379,7 +379,7 @@ class InferenceSession(Session):
         self._asked = (providers, provider_options)
 
     def _made_with(self) -> SessionOptions:
-        """The options, with what the arguments say."""
+        """The options, updated from the arguments."""
         options = self._sess_options_initial or SessionOptions()
         if (self._precision, self._max_memory, self._trust, self._limits) == (None, None, None, None):
             return options
@@ -393,11 +393,11 @@ class InferenceSession(Session):
     def set_providers(
         self, providers: ProviderList | None = None, provider_options: Sequence[dict[Any, Any]] | None = None
     ) -> None:
-        """Make the session again on other providers."""
+        """Create the session again on other providers."""
         self._create(providers, provider_options, may_fall_back=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the session proper, which is made again."""
+        """Everything but the session behind the API, which is created again."""
         state = {name: value for name, value in self.__dict__.items() if name != "_sess"}
         if self._model_path is not None:
             state["_source"] = state["_model_path"] = os.path.abspath(self._model_path)
@@ -413,7 +413,7 @@ class InferenceSession(Session):
 
 
 def _source(given: Any) -> tuple[Any, str | None]:
-    """What the engine loads, which nobody else can change, and the path when it is one."""
+    """What the engine loads, copied if the caller could change it; and the path if it is one."""
     if isinstance(given, (str, os.PathLike)):
         path = os.fspath(given)
         return path, path if isinstance(path, str) else os.fsdecode(path)

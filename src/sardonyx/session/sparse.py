@@ -71,7 +71,7 @@ class NativeSparseTensor:
     def sparse_csr_from_numpy(
         shape: Sequence[int], values: Array, inner: Array, outer: Array, device: NativeDevice
     ) -> NativeSparseTensor:
-        """Columns of the values, and where each row begins."""
+        """``inner`` are the columns of the values, ``outer`` the start of each row."""
         require_cpu(device)
         if len(shape) != 2 or len(inner) != len(values) or len(outer) not in (0, shape[0] + 1):
             raise Misuse(
@@ -125,7 +125,7 @@ class NativeSparseTensor:
         raise Unsupported("Cuda is not available here: a sparse tensor stays on the CPU")
 
     def coordinates(self) -> Coordinates:
-        """The same tensor in coordinate form, as the engine takes it."""
+        """The same tensor in coordinate form, which the engine takes."""
         if self.format == OrtSparseFormat.ORT_SPARSE_COO:
             return Coordinates(self._values, self._indices[0], self.shape)
         if self.format == OrtSparseFormat.ORT_SPARSE_CSRC:
@@ -148,7 +148,7 @@ class NativeSparseTensor:
 
 
 class SparseTensor:
-    """A sparse tensor that programs make and read."""
+    """A sparse tensor for programs to create and read."""
 
     def __init__(self, sparse_tensor: NativeSparseTensor) -> None:
         if not isinstance(sparse_tensor, NativeSparseTensor):
@@ -175,7 +175,7 @@ class SparseTensor:
         outer_indices: Array,
         ort_device: OrtDevice,
     ) -> SparseTensor:
-        """Columns of the values, and where each row begins."""
+        """``inner_indices`` are the columns of the values, ``outer_indices`` the start of each row."""
         device = ort_device._get_c_device()
         return cls(NativeSparseTensor.sparse_csr_from_numpy(dense_shape, values, inner_indices, outer_indices, device))
 

@@ -1,4 +1,4 @@
-"""State: an input that every run replaces by an output, kept between runs."""
+"""States: inputs that every run replaces by an output."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Array = np.ndarray[Any, Any]
 class State:
     """The value of an input for the next run.
 
-    With a ``capacity``, the value lies at the beginning of memory that has room for so much along ``axis``, and a run
-    that only appends to it writes what is new and copies nothing.
+    With a ``capacity``, the value lies at the start of a buffer with room for that many elements along ``axis``. A run
+    that only appends writes the new elements and copies nothing.
     """
 
     def __init__(self, input_name: str, value: Array, capacity: int | None, axis: int) -> None:
@@ -33,7 +33,7 @@ class State:
         self.take(self.value)
 
     def take(self, result: Array) -> None:
-        """Replace the value by an output; one that was appended in place is there already."""
+        """Replace the value by an output; an output that was appended in place is already there."""
         if self.memory is None:
             self.value = result
             return

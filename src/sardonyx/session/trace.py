@@ -17,7 +17,7 @@ CPU = "CPUExecutionProvider"
 
 
 class Trace:
-    """Events since ``start_ns`` (of ``time.monotonic_ns``), written when closed."""
+    """Events since ``start_ns`` (of ``time.monotonic_ns``), written to a file when closed."""
 
     def __init__(self, prefix: str) -> None:
         from json import dumps as text
@@ -64,7 +64,7 @@ class Trace:
         self.add("Node", f"{node.name or node.outputs[0].name}_kernel_time", start_ns, end_ns, args)
 
     def close(self) -> str:
-        """Write the file and return its path; empty when that has happened before."""
+        """Write the file and return its path; empty if it was written before."""
         with self._lock:
             if self._closed:
                 return ""

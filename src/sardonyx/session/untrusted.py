@@ -1,4 +1,4 @@
-"""Sessions of models that nobody vouches for (``trust="untrusted"``): what they may not have, and how they run."""
+"""Sessions of untrusted models (``trust="untrusted"``): what they may not contain, and how they run."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from sardonyx.session.options import SessionOptions
     from sardonyx.session.session import InferenceSession
 
-ELSEWHERE = {
+UNBOUNDED_OPERATORS = {
     "ImageDecoder": "decode images with code of other libraries; feed the pixels",
     "FlexAttention": "use FlexAttention, which runs on onnx's reference implementation",
     "EPContext": "refer to compiled code of a provider",
 }
-"""Operators whose memory and time nobody here can bound."""
+"""Operators whose memory and time cannot be bounded."""
 
 _ENDLESS = Limits(build_time_s=math.inf)
 
@@ -36,10 +36,10 @@ def load_untrusted(
     limits: Limits | None = None,
     **kwargs: Any,
 ) -> InferenceSession:
-    """A session of a model from a source that is not trusted; ``limits`` bound what it takes.
+    """A session of a model from an untrusted source, within ``limits``.
 
-    Other arguments are those of ``InferenceSession``. A model that asks for more, or for something that untrusted
-    models may not have, raises ``UntrustedRefusal``.
+    Other arguments are those of ``InferenceSession``. A model that exceeds a limit, or contains something that
+    untrusted models may not, raises ``UntrustedRefusal``.
     """
     from sardonyx.session.session import InferenceSession
 
@@ -47,7 +47,7 @@ def load_untrusted(
 
 
 def limits_of(options: SessionOptions) -> Limits | None:
-    """The limits that a session is made with; None where the model is trusted."""
+    """The limits of a session's options; None if the model is trusted."""
     if options.trust == limits.TRUSTED:
         return None
     if options.trust != UNTRUSTED:
@@ -56,7 +56,7 @@ def limits_of(options: SessionOptions) -> Limits | None:
 
 
 def refuse_options(asked: BuildOptions, providers: Iterator[str] | list[str]) -> None:
-    """Options of a session that do not go with an untrusted model."""
+    """Refuse session options that are not allowed with an untrusted model."""
     if asked.save_path:
         raise forbidden("be saved", where="optimized_model_filepath", got=asked.save_path)
     if asked.external_folder or asked.external_files:
@@ -67,34 +67,34 @@ def refuse_options(asked: BuildOptions, providers: Iterator[str] | list[str]) ->
 
 
 def refuse_operators(graph: Graph) -> None:
-    """Operators that a user has defined, and those that other libraries carry out."""
+    """Refuse custom operators, and operators that other libraries implement."""
     from sardonyx.ops import registry
 
     for node in graph.all_nodes():
         found = registry.find(node.domain, node.op_type)
         if found is not None and found.custom is not None:
             raise forbidden("use operators that a user has defined", where=node.label, got=f"domain {node.domain!r}")
-        if node.op_type in ELSEWHERE:
-            raise forbidden(ELSEWHERE[node.op_type], where=node.label)
+        if node.op_type in UNBOUNDED_OPERATORS:
+            raise forbidden(UNBOUNDED_OPERATORS[node.op_type], where=node.label)
 
 
-def make_ready() -> None:
-    """Load and compile what every model takes, before the clock of one begins to run. Nothing is written to a cache."""
+def warm_up() -> None:
+    """Load and compile what every model needs, before a model's time starts to count. Nothing is written to a cache."""
     from sardonyx import knobs
     from sardonyx.normalize import run as _normalize
     from sardonyx.ops import registry
     from sardonyx.optimize import pipelines as _pipelines
     from sardonyx.session import build as _build
-    from sardonyx.session.processor import NONE
+    from sardonyx.session.cpu_options import NONE
 
     assert _normalize and _pipelines and _build
     registry.find("", "Identity")
     if knobs.CPU.get() != NONE:
         with limits.in_force(Budget(_ENDLESS, time_limit="build_time_s")):
-            _make_cpu_ready()
+            _warm_up_cpu()
 
 
-def _make_cpu_ready() -> None:
+def _warm_up_cpu() -> None:
     from sardonyx.providers.cpu import CpuProvider
 
     if CpuProvider().probe() is None:
@@ -109,8 +109,8 @@ def _make_cpu_ready() -> None:
 
 
 @contextmanager
-def running(bounds: Limits, held_nbytes: int, context: RunContext) -> Iterator[None]:
-    """Have limits bound one run, which begins with so much memory taken."""
+def limited_run(bounds: Limits, held_nbytes: int, context: RunContext) -> Iterator[None]:
+    """Apply the limits to one run, which starts with ``held_nbytes`` of memory held."""
     budget = Budget(bounds, time_limit="run_time_s")
     budget.held_nbytes += held_nbytes
     context.bound(budget)

@@ -1,4 +1,4 @@
-"""OrtValue: any ONNX value as an object that can be bound, shared and passed on."""
+"""OrtValue: any ONNX value as an object that can be bound and shared."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 class OrtValue:
-    """A value that programs hold on to."""
+    """A value for programs to hold."""
 
     def __init__(self, ortvalue: NativeValue, numpy_obj: Array | None = None, session: Any = None) -> None:
         if not isinstance(ortvalue, NativeValue):
@@ -91,7 +91,7 @@ class OrtValue:
         return self._ortvalue.shape()
 
     def data_type(self) -> str:
-        """As onnxruntime writes types: ``tensor(int64)``."""
+        """The type in onnxruntime's notation: ``tensor(int64)``."""
         return self._ortvalue.data_type()
 
     def element_type(self) -> int:
@@ -99,7 +99,7 @@ class OrtValue:
         return self._ortvalue.element_type()
 
     def tensor_size_in_bytes(self) -> int:
-        """Sub-byte types are counted packed."""
+        """The size in bytes; sub-byte types count packed."""
         return self._ortvalue.tensor_size_in_bytes()
 
     def has_value(self) -> bool:
@@ -135,7 +135,7 @@ class OrtValue:
         return self._ortvalue.__dlpack_device__()
 
     def update_inplace(self, data: Any) -> None:
-        """Write other contents into the same memory, from an array or an OrtValue."""
+        """Overwrite the contents from an array or an OrtValue."""
         if isinstance(data, OrtValue):
             self._ortvalue.update_inplace(data._ortvalue)
         elif isinstance(data, np.ndarray):
@@ -145,7 +145,7 @@ class OrtValue:
 
 
 def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any = None) -> None:
-    """Copy each source tensor into the destination at the same place."""
+    """Copy each source tensor to the destination at the same index."""
     if len(src) != len(dst) or not src:
         raise Misuse("Invalid arguments provided to CopyTensors.", got=f"{len(src)} sources, {len(dst)} destinations")
     for source, target in zip(src, dst, strict=True):

@@ -1,4 +1,4 @@
-"""Threads for runs that nobody waits for. A forked child makes its own."""
+"""Threads for asynchronous runs. A forked child starts its own."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
     python -m sardonyx.shim program.py arguments...
     python -m sardonyx.shim -m module arguments...
 
-or, before anything imports onnxruntime, ``sardonyx.as_onnxruntime()``. A program that is run by the command passes the
-name on to its child processes.
+or, before anything imports onnxruntime, ``sardonyx.as_onnxruntime()``. The command also affects child processes of the
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from typing import Any
 NAME = "onnxruntime"
 HOME = "sardonyx"
 SHIPPED = frozenset({"quantization", "tools", "transformers"})
-"""Packages of onnxruntime's wheel that may be missing here: importing one says so."""
+"""Packages of onnxruntime's wheel that may be missing here; importing one raises an error that says so."""
 HIDDEN = frozenset(
     {"dtypes", "errors", "interpret", "ir", "knobs", "model", "normalize", "ops", "optimize", "partition", "plan"}
     | {"lower", "providers", "session", "shim", "cli", "bench", "profile", "tune", "convert", "serve", "report"}
 )
-"""Sardonyx's own packages, which are not onnxruntime's."""
+"""Sardonyx's packages that onnxruntime lacks."""
 
 
-class _Face(ModuleType):
+class _OnnxruntimeModule(ModuleType):
     """The module ``onnxruntime``: Sardonyx's names with onnxruntime's version."""
 
     def __getattr__(self, name: str) -> Any:
@@ -48,14 +47,14 @@ class _Face(ModuleType):
 
 
 class _Loader(importlib.abc.Loader):
-    """Gives the module of the same place under ``sardonyx``, itself and not a copy."""
+    """Returns the corresponding module of ``sardonyx`` itself, not a copy."""
 
     def __init__(self, real: str) -> None:
         self._real = real
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         if self._real == HOME:
-            return _face()
+            return _onnxruntime_module()
         if importlib.util.find_spec(self._real) is None:
             raise ImportError(f"{spec.name} is not part of Sardonyx, which stands in for {NAME} here", name=spec.name)
         module = importlib.import_module(self._real)
@@ -68,7 +67,7 @@ class _Loader(importlib.abc.Loader):
 
 
 class _Distribution(importlib.metadata.Distribution):
-    """What ``importlib.metadata`` says about onnxruntime."""
+    """The metadata of onnxruntime for ``importlib.metadata``."""
 
     def read_text(self, filename: str) -> str | None:
         from sardonyx.session.environment import API_VERSION
@@ -106,20 +105,20 @@ class _Finder(importlib.abc.MetaPathFinder):
             yield _Distribution()
 
 
-def _face() -> ModuleType:
+def _onnxruntime_module() -> ModuleType:
     from sardonyx.session.environment import API_VERSION
 
     home = importlib.import_module(HOME)
-    face = _Face(NAME, home.__doc__)
+    face = _OnnxruntimeModule(NAME, home.__doc__)
     face.__file__ = home.__file__
     face.__dict__.update(__version__=API_VERSION, version=API_VERSION, __author__="Sardonyx")
     return face
 
 
 def as_onnxruntime() -> ModuleType:
-    """Make ``import onnxruntime``, and every submodule that is here, resolve to Sardonyx in this process."""
+    """Make ``import onnxruntime``, and its submodules, resolve to Sardonyx in this process."""
     loaded = sys.modules.get(NAME)
-    if isinstance(loaded, _Face):
+    if isinstance(loaded, _OnnxruntimeModule):
         return loaded
     if loaded is not None:
         raise ImportError(f"{NAME} is imported already; call as_onnxruntime() before anything imports it")

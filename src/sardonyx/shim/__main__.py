@@ -1,4 +1,4 @@
-"""``python -m sardonyx.shim``: run a program as ``python`` would, with Sardonyx in onnxruntime's place."""
+"""``python -m sardonyx.shim``: run a program as ``python`` would, with Sardonyx instead of onnxruntime."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from sardonyx.shim import as_onnxruntime
 
 CHILDREN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "children")
-"""Holds a module ``onnxruntime`` that only child processes find."""
+"""A folder with a module ``onnxruntime`` that only child processes find."""
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -1,1 +1,1 @@
-"""onnxruntime.transformers' names over Sardonyx's optimizer."""
+"""onnxruntime.transformers' API over Sardonyx's optimizer."""

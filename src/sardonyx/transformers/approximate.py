@@ -1,4 +1,4 @@
-"""Gelu by its tanh approximation, which some hardware prefers; done only when a user asks for it."""
+"""Gelu by its tanh approximation, which some hardware prefers; only on request."""
 
 from __future__ import annotations
 

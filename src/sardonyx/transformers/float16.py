@@ -1,7 +1,7 @@
-"""A model in half precision: every f32 value becomes f16, except where an operator or the user wants it wide.
+"""Conversion to half precision: f32 values become f16, except where an operator or the user requires f32.
 
-Each value has one type, that of the place where it is made; a reader that wants another one reads a Cast, shared by
-all such readers of a graph. So two neighbours that stay wide exchange f32 with nothing in between.
+Each value has one type, decided where it is computed. A reader that needs the other type reads a Cast, which all such
+readers of a graph share. So adjacent nodes in f32 exchange f32 values without casts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import OptionalType, SequenceType, TensorType, ValueType, ort_name
 from sardonyx.model.load import load
 from sardonyx.model.save import model_to_proto
-from sardonyx.normalize.run import settle
+from sardonyx.normalize.run import unify_opsets
 
 if TYPE_CHECKING:
     import onnx
@@ -35,31 +35,31 @@ DEFAULT_OP_BLOCK_LIST = [
     "SVMClassifier", "SVMRegressor", "Scaler", "TreeEnsembleClassifier", "TreeEnsembleRegressor", "TreeEnsemble",
     "ZipMap", "NonMaxSuppression", "TopK", "RoiAlign", "Range", "CumSum", "Min", "Max", "Upsample",
 ]  # fmt: skip
-"""Operators that onnxruntime's conversion leaves in f32, by its names."""
+"""Operators that onnxruntime's conversion keeps in f32, with its names."""
 
 WIDE_INPUTS = {"GroupNorm": (1, 2), "SkipGroupNorm": (1, 2)}
-"""Inputs of com.microsoft operators that are f32 in any case; those of ai.onnx are read from their schemas."""
+"""Inputs of com.microsoft operators that are always f32; those of ai.onnx are found in their schemas."""
 
 WIDE_CONTRIB = frozenset({"DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "QEmbedLayerNormalization"})
-"""com.microsoft operators that have no f16 form."""
+"""com.microsoft operators without an f16 form."""
 
 DTYPE_ATTRIBUTES = ("to", "dtype", "output_datatype", "output_dtype")
 """Attributes that state the element type of a result."""
 
 VALUE_ATTRIBUTES = frozenset({"mask_filter_value"})
-"""Attributes that are numbers of the element type: what is added where a mask hides a key, finfo.min as a rule."""
+"""Attributes with a number of the element type: what is added to masked scores, usually finfo.min."""
 
 F32_BY_DEFAULT = {
     "RandomNormal": "dtype", "RandomUniform": "dtype", "SequenceEmpty": "dtype", "EyeLike": "dtype",
     "BlackmanWindow": "output_datatype", "HammingWindow": "output_datatype", "HannWindow": "output_datatype",
     "MelWeightMatrix": "output_datatype",
 }  # fmt: skip
-"""Operators whose result is f32 where the attribute is left out."""
+"""Operators whose result is f32 if the attribute is omitted."""
 
 
 @dataclass(frozen=True)
-class Halving:
-    """What stays wide, and how constants are narrowed."""
+class HalfPrecision:
+    """Options of a conversion: what stays in f32, and how constants are narrowed."""
 
     min_positive: float = MIN_POSITIVE
     max_finite: float = MAX_FINITE
@@ -69,7 +69,7 @@ class Halving:
     force_initializers: bool = False
     force_inputs: Mapping[str, Collection[int]] = field(default_factory=dict)
     wide: DType = dtypes.f32
-    """What blocked nodes compute in."""
+    """The type in which blocked nodes compute."""
 
     def keeps(self, name: str) -> bool:
         kept = self.keep_io_types
@@ -79,7 +79,7 @@ class Halving:
 def convert_np_to_float16(
     np_array: Any, min_positive_val: float = MIN_POSITIVE, max_finite_val: float = MAX_FINITE
 ) -> Any:
-    """An array as f16 in which no finite number becomes 0 or infinite that was not; NaN and infinities stay."""
+    """An array as f16 in which no nonzero finite number becomes 0 or infinite; NaN and infinities are kept."""
     x = np.asarray(np_array)
     size = np.abs(x)
     size = np.where((size > 0) & (size < min_positive_val), min_positive_val, size)
@@ -99,9 +99,9 @@ def convert_float_to_float16(
     force_fp16_inputs: Mapping[str, Collection[int]] | None = None,
     use_bfloat16_as_blocked_nodes_dtype: bool = False,
 ) -> onnx.ModelProto:
-    """A copy of a model (a path or a ModelProto) in half precision; the arguments are onnxruntime's."""
+    """A copy of a model (a path or a ModelProto) in half precision, with onnxruntime's arguments."""
     source = load(model, infer=not disable_shape_infer)
-    settle(source)
+    unify_opsets(source)
     options = options_of(
         min_positive_val=min_positive_val,
         max_finite_val=max_finite_val,
@@ -112,7 +112,7 @@ def convert_float_to_float16(
         force_fp16_inputs=force_fp16_inputs,
         use_bfloat16_as_blocked_nodes_dtype=use_bfloat16_as_blocked_nodes_dtype,
     )
-    return model_to_proto(halved(source, options))
+    return model_to_proto(to_half_precision(source, options))
 
 
 def options_of(
@@ -125,7 +125,7 @@ def options_of(
     force_fp16_initializers: bool = False,
     force_fp16_inputs: Mapping[str, Collection[int]] | None = None,
     use_bfloat16_as_blocked_nodes_dtype: bool = False,
-) -> Halving:
+) -> HalfPrecision:
     """onnxruntime's arguments, checked."""
     if min_positive_val < MIN_POSITIVE:
         raise InvalidArgument(
@@ -133,7 +133,7 @@ def options_of(
         )
     if max_finite_val > MAX_FINITE:
         raise InvalidArgument("max_finite_val is above f16's largest number", expected=MAX_FINITE, got=max_finite_val)
-    return Halving(
+    return HalfPrecision(
         min_positive_val,
         max_finite_val,
         keep_io_types if isinstance(keep_io_types, bool) else frozenset(keep_io_types),
@@ -145,7 +145,7 @@ def options_of(
     )
 
 
-def halved(model: Model, options: Halving) -> Model:
+def to_half_precision(model: Model, options: HalfPrecision) -> Model:
     """A copy of a model in half precision."""
     copy = clone(model)
     _Conversion(copy, options).run()
@@ -153,12 +153,12 @@ def halved(model: Model, options: Halving) -> Model:
 
 
 class _Conversion:
-    """Types first, for every value; then constants and Casts, reader by reader."""
+    """Decides the types of all values first; then converts constants and inserts Casts, reader by reader."""
 
-    def __init__(self, model: Model, options: Halving) -> None:
+    def __init__(self, model: Model, options: HalfPrecision) -> None:
         self.model, self.options = model, options
         self.float: dict[Value, DType] = {}
-        """What every value that was f32 is to be."""
+        """The new type of every value that was f32."""
         self.blocked: set[Node] = set()
         self.casts: dict[tuple[Graph, Value, DType], Value] = {}
 
@@ -173,7 +173,7 @@ class _Conversion:
             value.type = _retyped(value.type, dtype)
 
     def _type_graph(self, graph: Graph, *, blocked: bool) -> None:
-        """Decide the type of everything that is made in a graph."""
+        """Decide the type of every value that a graph computes."""
         inside = self.options.wide if blocked else dtypes.f16
         for value in (*graph.inputs, *graph.initializers.values()):
             if _is_wide(value.type):
@@ -187,7 +187,7 @@ class _Conversion:
                 if out.type is None and any(v is not None and v in self.float for v in node.inputs):
                     out.type = TensorType(dtypes.f32)  # only operators that onnx does not know are untyped
                 if _is_wide(out.type):
-                    self.float[out] = self._made(node, i)
+                    self.float[out] = self._result_type(node, i)
 
     def _is_blocked(self, node: Node) -> bool:
         options = self.options
@@ -195,12 +195,12 @@ class _Conversion:
             return True
         return node.domain == "com.microsoft" and node.op_type in WIDE_CONTRIB
 
-    def _made(self, node: Node, i: int) -> DType:
-        """The type of output ``i``, of those that were f32."""
+    def _result_type(self, node: Node, i: int) -> DType:
+        """The new type of output ``i``, which was f32."""
         return self._fitting(node, i, node.outputs[i], _allowed_outputs)
 
-    def _wanted(self, node: Node, i: int) -> DType:
-        """The type that input ``i`` is to have, of those that were f32."""
+    def _operand_type(self, node: Node, i: int) -> DType:
+        """The type that the node needs for input ``i``, which was f32."""
         if i in self.options.force_inputs.get(node.op_type, ()):
             return dtypes.f16
         if node.domain == "com.microsoft" and i in WIDE_INPUTS.get(node.op_type, ()):
@@ -224,22 +224,22 @@ class _Conversion:
                 self._convert_graph(sub)
             for i, value in enumerate(node.inputs):
                 if value in self.float:
-                    node.set_input(i, self._as(graph, value, self._wanted(node, i), before=node))
+                    node.set_input(i, self._converted(graph, value, self._operand_type(node, i), before=node))
         for i, value in enumerate(graph.outputs):
             if value in self.float:
-                graph.set_output(i, self._as(graph, value, self._leaves(graph, i), before=None))
+                graph.set_output(i, self._converted(graph, value, self._output_type(graph, i), before=None))
         for name, value in list(graph.initializers.items()):
             if value in self.float and value.is_const and value.is_dead:
                 del graph.initializers[name]
 
-    def _leaves(self, graph: Graph, i: int) -> DType:
-        """The type in which output ``i`` of a graph is given out."""
+    def _output_type(self, graph: Graph, i: int) -> DType:
+        """The type in which output ``i`` of a graph is returned."""
         if graph.parent is not None:
             return self.options.wide if graph.parent in self.blocked else dtypes.f16
         return dtypes.f32 if self.options.keeps(graph.output_names[i]) else dtypes.f16
 
-    def _as(self, graph: Graph, value: Value, dtype: DType, *, before: Node | None) -> Value:
-        """``value`` in the wanted type: itself, another constant, or a Cast of it in this graph."""
+    def _converted(self, graph: Graph, value: Value, dtype: DType, *, before: Node | None) -> Value:
+        """``value`` in the given type: itself, another constant, or a Cast of it in this graph."""
         if self.float[value] is dtype and not (value.is_const and self.options.force_initializers):
             return value
         key = (graph, value, dtype)
@@ -258,14 +258,14 @@ class _Conversion:
         return graph.add_const(Tensor.of(array.astype(dtype.numpy)), f"{value.name}_{dtype.name}")
 
     def _narrowed(self, tensor: Tensor) -> Tensor:
-        """A constant in half precision, computed when somebody reads it."""
+        """A constant in half precision, computed on demand."""
         low, high = self.options.min_positive, self.options.max_finite
         return Tensor(
             dtypes.f16, tensor.shape, lambda: convert_np_to_float16(tensor.numpy(), low, high), name=tensor.name
         )
 
     def _restate(self, node: Node) -> None:
-        """Attributes that hold f32 data, or name f32 as the type of a result."""
+        """Convert attributes that hold f32 data, or name f32 as the type of a result."""
         made = next((self.float[out] for out in node.outputs if out in self.float), None)
         if made is None or made is dtypes.f32:
             return
@@ -300,7 +300,7 @@ def _cast(graph: Graph, value: Value, dtype: DType, before: Node | None) -> Valu
 
 
 def _is_wide(t: ValueType | None) -> bool:
-    """Whether a type is made of f32."""
+    """Whether a type contains f32."""
     if isinstance(t, SequenceType | OptionalType):
         return _is_wide(t.elem)
     return isinstance(t, TensorType) and t.dtype is dtypes.f32
@@ -323,7 +323,7 @@ def _allowed_outputs(op_type: str, opset: int, domain: str) -> list[frozenset[st
 
 
 def _allowed(op_type: str, opset: int, domain: str, places: str) -> list[frozenset[str]]:
-    """The types that an operator's schema allows at each place; empty for operators without one."""
+    """The types that an operator's schema allows at each place; empty for operators without a schema."""
     from onnx import defs
 
     try:

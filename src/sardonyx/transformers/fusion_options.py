@@ -1,4 +1,4 @@
-"""Which fusions an optimization may do, by onnxruntime's names for them."""
+"""Options that select fusions, with onnxruntime's names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PASSES: dict[str, tuple[str, ...]] = {
     "enable_embed_layer_norm": ("SpellEmbedLayerNorm",),
     "enable_bias_gelu": ("SpellBiasGelu",),
 }
-"""Each switch and the passes that do its work here."""
+"""Each switch, and the passes that it enables."""
 
 SWITCHES = {
     "gelu": "Gelu",
@@ -41,7 +41,7 @@ DIFFUSION_SWITCHES = {
     "bias_splitgelu": "BiasSplitGelu",
     "nhwc_conv": "NhwcConv",
 }
-"""Options ``enable_X`` that a flag ``--disable_X`` turns off, and what they are about."""
+"""Options ``enable_X`` that a flag ``--disable_X`` disables, with their descriptions."""
 
 
 WITHOUT_EFFECT = (
@@ -53,14 +53,14 @@ WITHOUT_EFFECT = (
     "attention_mask_format",
     *(f"enable_{name}" for name in DIFFUSION_SWITCHES),
 )
-"""Options that are accepted and change nothing: see FusionOptions."""
+"""Options that are accepted and have no effect: see FusionOptions."""
 
 ONE_INPUT_ATTENTION = "SpellAttention"
-"""The pass that writes com.microsoft.Attention; where it is off, MultiHeadAttention says the same."""
+"""The pass that writes com.microsoft.Attention; without it, MultiHeadAttention is written."""
 
 
 class AttentionMaskFormat:
-    """How an attention mask reaches the fused operator. Fusions here keep the mask that the model has."""
+    """The format of the mask of a fused attention. Fusions here keep the model's mask."""
 
     MaskIndexEnd = 0
     MaskIndexEndAndStart = 1
@@ -81,11 +81,10 @@ class AttentionOpType(Enum):
 class FusionOptions:
     """Switches, with onnxruntime's names and defaults for a type of model.
 
-    Those of ``WITHOUT_EFFECT`` are accepted, so that programs that set them run, and change nothing: shapes are always
-    inferred, a mask keeps the form that the model gives it, biases of MultiHeadAttention are its inputs, and the
-    operators of GPU kernels (QOrderedMatMul, GemmFastGelu, and those of Stable Diffusion) are not written. So it is
-    with an ``attention_op_type`` other than MultiHeadAttention: which operator can say what the model does is decided
-    for each attention by itself.
+    Those of ``WITHOUT_EFFECT`` are accepted, so that programs that set them run, and have no effect: shapes are always
+    inferred, a mask keeps its format, biases of MultiHeadAttention are its inputs, and the operators of GPU kernels
+    (QOrderedMatMul, GemmFastGelu, and those of Stable Diffusion) are not written. An ``attention_op_type`` other than
+    MultiHeadAttention has no effect either: each attention becomes an operator that can express it.
     """
 
     def __init__(self, model_type: str) -> None:
@@ -129,14 +128,14 @@ class FusionOptions:
         self.attention_op_type = attn_op_type
 
     def disabled_passes(self) -> set[str]:
-        """Passes that these options switch off."""
+        """The passes that these options disable."""
         off = {name for option, names in PASSES.items() if not getattr(self, option) for name in names}
         several = self.use_multi_head_attention or self.attention_op_type is AttentionOpType.MultiHeadAttention
         return off | {ONE_INPUT_ATTENTION} if several else off
 
     @staticmethod
     def parse(args: Namespace) -> FusionOptions:
-        """The options that command line flags ask for."""
+        """The options of command line flags."""
         options = FusionOptions(args.model_type)
         switches = {**SWITCHES, **(DIFFUSION_SWITCHES if args.model_type in DIFFUSION else {})}
         for name in switches:
@@ -156,7 +155,7 @@ class FusionOptions:
 
     @staticmethod
     def add_arguments(parser: ArgumentParser) -> None:
-        """Give a parser the flags that ``parse`` reads."""
+        """Add the flags that ``parse`` reads to a parser."""
 
         def flag(name: str, about: str) -> Any:
             parser.add_argument(f"--{name}", action="store_true", help=about)

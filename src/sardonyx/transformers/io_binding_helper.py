@@ -1,6 +1,6 @@
 """onnxruntime.transformers' module of this name: element types by session, numpy, torch and ONNX, and bound buffers.
 
-torch is loaded when a function that gives or takes its types is called.
+torch is imported when a function that needs it is called.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ TORCH_NAMES = {
     "u32": "uint32", "u64": "uint64", "f8e4m3fn": "float8_e4m3fn", "f8e4m3fnuz": "float8_e4m3fnuz",
     "f8e5m2": "float8_e5m2", "f8e5m2fnuz": "float8_e5m2fnuz", "i4": "int4", "u4": "uint4",
 }  # fmt: skip
-"""What torch calls an element type, where it has it."""
+"""torch's names of element types."""
 
 OF_SESSION = {f"tensor({t.ort})": t for t in dtypes.every()}
 
 
 class Session(Protocol):
-    """What is asked of a session."""
+    """The methods of a session that are used here."""
 
     def get_inputs(self) -> Sequence[Any]: ...
 
@@ -40,11 +40,11 @@ class Session(Protocol):
 
 
 class UnknownName(InvalidArgument, ValueError):
-    """A type, or an input or output, that is not there."""
+    """An unknown type, input or output."""
 
 
 class TypeHelper:
-    """Element types under the names that sessions, numpy, torch and ONNX have for them."""
+    """Converts element types between the names of sessions, numpy, torch and ONNX."""
 
     @staticmethod
     def get_input_type(ort_session: Session, name: str) -> str:
@@ -111,7 +111,7 @@ class IOBindingHelper:
     def get_output_buffers(
         ort_session: Session, output_shapes: Mapping[str, Sequence[int]], device: Any
     ) -> dict[str, Any]:
-        """A flat tensor for each output, with room for its shape."""
+        """A flat tensor for each output, large enough for its shape."""
         torch = importlib.import_module("torch")
         kinds = {
             name: TypeHelper.ort_type_to_torch_type(TypeHelper.get_output_type(ort_session, name))
@@ -164,7 +164,7 @@ class IOBindingHelper:
         output_shapes: Mapping[str, Sequence[int]],
         return_numpy: bool = True,
     ) -> list[Any]:
-        """Copies of the outputs, in the session's order, in their shapes."""
+        """Copies of the outputs, in the session's order, with their shapes."""
         copies = []
         for meta in ort_session.get_outputs():
             shape = list(output_shapes[meta.name])
@@ -185,5 +185,5 @@ def _found(metas: Sequence[Any], name: str, what: str) -> str:
 
 
 def _is_numpys(dtype: DType) -> bool:
-    """Whether numpy has the type without help."""
+    """Whether the type is one of numpy's own."""
     return dtype is not dtypes.string and not dtype.numpy_name.startswith("ml_dtypes.")

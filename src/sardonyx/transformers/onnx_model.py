@@ -1,4 +1,4 @@
-"""What an optimization gives back, with onnxruntime's names: statistics, half precision, saving."""
+"""An optimized model with onnxruntime's interface: statistics, half precision, saving."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sardonyx.ir.graph import Model, Node, Value
 from sardonyx.ir.types import TensorType
 from sardonyx.model.load import load
 from sardonyx.model.save import model_to_proto, save
-from sardonyx.transformers.float16 import halved, options_of
+from sardonyx.transformers.float16 import options_of, to_half_precision
 
 if TYPE_CHECKING:
     import onnx
@@ -38,11 +38,11 @@ FUSED_OF = {
     "mmdit": ("FastGelu", "MultiHeadAttention", "LayerNormalization", "SimplifiedLayerNormalization"),
     "sam2": ("MultiHeadAttention", "LayerNormalization", "SkipLayerNormalization"),
 }  # fmt: skip
-"""The operators that fusion statistics count, for every type of model and for those that differ."""
+"""The operators that fusion statistics count: for most types of model, and for those that differ."""
 
 
 class OnnxModel:
-    """A model between optimizer and file: a graph until somebody asks for the proto, which counts from then on."""
+    """An optimized model. It is a graph until the proto is asked for; from then on the proto is authoritative."""
 
     def __init__(
         self, model: Model | onnx.ModelProto, num_heads: int = 0, hidden_size: int = 0, *, model_type: str = "bert"
@@ -67,13 +67,13 @@ class OnnxModel:
         self._proto, self._graph_model = model, None
 
     def _ir(self) -> Model:
-        """The model as a graph, to read."""
+        """The model as a graph, for reading."""
         return load(self._proto) if self._graph_model is None else self._graph_model
 
-    def _become(self, model: Model) -> None:
+    def _replace_model(self, model: Model) -> None:
         self._graph_model, self._proto = model, None
 
-    # -- looking
+    # -- inspection
 
     def graph(self) -> onnx.GraphProto:
         return self.model.graph
@@ -122,7 +122,7 @@ class OnnxModel:
         return {name: counts.get(name, 0) for name in FUSED_OF.get(self.model_type, FUSED)}
 
     def is_fully_optimized(self, fused_op_count: dict[str, int] | None = None) -> bool:
-        """Whether every layer of a transformer shows as one attention, one Gelu and two normalizations."""
+        """Whether every transformer layer has one attention, one Gelu and two normalizations."""
         count = self.get_fused_operator_statistics() if fused_op_count is None else fused_op_count
 
         def total(*names: str) -> int:
@@ -144,17 +144,19 @@ class OnnxModel:
         values = [*graph.inputs, *graph.initializers.values(), *(v for n in graph.all_nodes() for v in n.outputs)]
         return any(v.dtype is dtypes.f16 for v in values)
 
-    # -- changing
+    # -- modification
 
     def convert_float_to_float16(self, use_symbolic_shape_infer: bool = True, **kwargs: Any) -> None:
-        """To half precision, or mixed: what ``float16.convert_float_to_float16`` takes, inputs and outputs kept f32."""
-        self._become(halved(self._ir(), options_of(**{"keep_io_types": True, **kwargs})))
+        """Convert to half or mixed precision with the arguments of ``float16.convert_float_to_float16``; inputs and
+        outputs stay f32.
+        """
+        self._replace_model(to_half_precision(self._ir(), options_of(**{"keep_io_types": True, **kwargs})))
 
     def convert_model_float32_to_float16(self, cast_input_output: bool = True) -> None:
         self.convert_float_to_float16(keep_io_types=cast_input_output)
 
     def change_graph_inputs_to_int32(self) -> None:
-        """Inputs of 64-bit integers take 32-bit ones."""
+        """Change inputs of 64-bit integers to 32-bit ones."""
         model = clone(self._ir())
         for value in model.graph.inputs:
             if value.dtype is not dtypes.i64 or not isinstance(value.type, TensorType) or value.const is not None:
@@ -170,7 +172,7 @@ class OnnxModel:
             for i, out in enumerate(model.graph.outputs):
                 if out is value:
                     model.graph.set_output(i, wide)
-        self._become(model)
+        self._replace_model(model)
 
     def use_dynamic_axes(self, dynamic_batch_dim: str = "batch_size", dynamic_seq_len: str = "max_seq_len") -> None:
         """Name the first two dimensions of integer inputs, and the first of outputs."""
@@ -185,7 +187,7 @@ class OnnxModel:
                 value.type.tensor_type.shape.dim[0].dim_param = dynamic_batch_dim
 
     def topological_sort(self, is_deterministic: bool = False, dump_model_on_failure: bool = False) -> None:
-        """Nodes are in an order in which they can run, always."""
+        """No-op: nodes are always in topological order."""
 
     # -- saving
 
@@ -197,7 +199,7 @@ class OnnxModel:
         size_threshold: int = 1024,
         convert_attribute: bool = False,
     ) -> None:
-        """Write the model, its weights inside or, where that is asked for or they are too large, beside it."""
+        """Write the model; weights go to a separate file on request, or if they are too large."""
         path = Path(output_path)
         path.parent.mkdir(parents=True, exist_ok=True)
         if not use_external_data_format and self._graph_model is not None:

@@ -4,8 +4,7 @@
     model = optimizer.optimize_model("bert.onnx", model_type="bert", num_heads=12, hidden_size=768)
     model.save_model_to_file("bert.opt.onnx")
 
-The passes know no types of models: a type decides the default options and what the statistics count. Shapes and
-constants are always worked out before anything is fused.
+The passes do not depend on the type of model: it selects the default options and what the statistics count. Shapes and
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sardonyx.errors import InvalidArgument
 from sardonyx.ir.graph import Model
 from sardonyx.model.load import load
-from sardonyx.normalize.run import normalize, settle
+from sardonyx.normalize.run import normalize, unify_opsets
 from sardonyx.optimize import api, pipelines
 from sardonyx.transformers import approximate
 from sardonyx.transformers.fusion_options import FusionOptions
@@ -63,7 +62,7 @@ MODEL_TYPES: dict[str, tuple[str, int]] = {
     "vit": ("pytorch", 1),
     "mmdit": ("pytorch", 1),
 }
-"""Type of model to the exporter it comes from and onnxruntime's default level for it."""
+"""Type of model to its exporter and onnxruntime's default level for it."""
 
 LEVELS = {0: "disabled", 1: "basic", 2: "extended", 3: "layout", 99: "all"}
 
@@ -83,15 +82,15 @@ def optimize_model(
 ) -> OnnxModel:
     """Fuse a transformer's graph into onnxruntime's operators.
 
-    Sizes of attention are read from the graph; ``num_heads`` and ``hidden_size`` are only checked. ``opt_level`` counts
-    with ``only_onnxruntime``, which asks for the passes of that level and none that ``optimization_options`` speak of.
-    ``use_gpu`` and ``provider`` make no difference to the graph.
+    Sizes of attention are found in the graph; ``num_heads`` and ``hidden_size`` are only checked. ``opt_level`` matters
+    with ``only_onnxruntime``, which runs the passes of that level and ignores ``optimization_options``. ``use_gpu`` and
+    ``provider`` have no effect.
     """
     if opt_level is not None and opt_level not in LEVELS:
         raise InvalidArgument("unknown opt_level", expected=", ".join(map(str, LEVELS)), got=opt_level)
     if model_type not in MODEL_TYPES:
         logger.warning("Unsupported model type: %s for optimization, directly return model.", model_type)
-        return OnnxModel(_settled(load(input)))
+        return OnnxModel(_with_one_opset(load(input)))
     if only_onnxruntime:
         level = MODEL_TYPES[model_type][1] if opt_level is None else opt_level
         if level == 0:
@@ -107,10 +106,10 @@ def optimize_by_fusion(
     hidden_size: int = 0,
     optimization_options: FusionOptions | None = None,
 ) -> OnnxModel:
-    """Every fusion that the options allow."""
+    """Run all fusions that the options allow."""
     if model_type not in MODEL_TYPES:
         logger.warning("Unsupported model type: %s for graph fusion, directly return model.", model_type)
-        return OnnxModel(_settled(load(model)))
+        return OnnxModel(_with_one_opset(load(model)))
     options = FusionOptions(model_type) if optimization_options is None else optimization_options
     order = list(api.order_of("extended", "contrib"))
     if options.enable_gelu_approximation:
@@ -152,7 +151,7 @@ def optimize_by_onnxruntime(
     provider: str | None = None,
     **deprecated_kwargs: Any,
 ) -> str:
-    """Optimize by level alone, write the model, and give back its path."""
+    """Run the passes of a level, write the model, and return its path."""
     source = deprecated_kwargs.pop("onnx_model_path", None) if onnx_model is None else onnx_model
     if source is None:
         raise InvalidArgument("onnx_model is missing")
@@ -169,8 +168,8 @@ def optimize_by_onnxruntime(
     return optimized_model_path
 
 
-def _settled(model: Model) -> Model:
-    settle(model)
+def _with_one_opset(model: Model) -> Model:
+    unify_opsets(model)
     return model
 
 

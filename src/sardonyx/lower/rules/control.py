@@ -18,7 +18,7 @@ from sardonyx.lower.groups import Branch, IndirectStorage, Repeat, View
 from sardonyx.lower.groups.control import Carried, Row
 from sardonyx.lower.lowering import Lowering, axis_of, rule
 from sardonyx.lower.sizes import Refused, maximum, mul, sub
-from sardonyx.optimize.repeated import LoopSignature
+from sardonyx.optimize.loop_inference import LoopSignature
 
 UNLIMITED = (1 << 63) - 1
 

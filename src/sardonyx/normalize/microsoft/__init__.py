@@ -1,4 +1,4 @@
-"""com.microsoft, the operators of onnxruntime's own, as bodies over ai.onnx: importing registers them."""
+"""com.microsoft, onnxruntime's own operators, as bodies over ai.onnx. Importing this package registers them."""
 
 from sardonyx.normalize.microsoft import (  # noqa: F401
     activation,

@@ -7,7 +7,7 @@ from typing import Any
 from sardonyx.errors import InvalidGraph
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
-from sardonyx.normalize.microsoft.body import MICROSOFT, given, like, total
+from sardonyx.normalize.microsoft.body import MICROSOFT, like, required_input, sum_given
 from sardonyx.normalize.registry import expand
 
 PARAMETERS = {
@@ -24,14 +24,14 @@ PARAMETERS = {
     "Tanh": (),
     "ThresholdedRelu": ("alpha",),
 }
-"""Activations of one ai.onnx operator (ScaledTanh aside), and the parameters they take."""
+"""Activations that are one ai.onnx operator (except ScaledTanh), with their parameters."""
 
 
 def activate(op: Builder, node: Node, x: Value, kind: str | None, params: dict[str, float]) -> Any:
-    """``kind`` applied to ``x``, with those of the parameters that it takes."""
+    """Apply the activation ``kind`` to ``x``, with those of ``params`` that it has."""
     if not kind:
         return x
-    typed = given(node, 0)
+    typed = required_input(node, 0)
     if kind == "Clip":
         return op.Clip(x, like(op, params["alpha"], typed), like(op, params["beta"], typed))
     if kind == "Silu":
@@ -48,57 +48,57 @@ def activate(op: Builder, node: Node, x: Value, kind: str | None, params: dict[s
 @expand("Gelu", domain=MICROSOFT)
 def gelu(op: Builder, node: Node) -> Any:
     """x/2 * (1 + erf(x / sqrt 2))."""
-    return op.Gelu(given(node, 0))
+    return op.Gelu(required_input(node, 0))
 
 
 @expand("FastGelu", domain=MICROSOFT)
 def fast_gelu(op: Builder, node: Node) -> Any:
     """The tanh form of Gelu of x + bias."""
-    return op.Gelu(total(op, given(node, 0), node.input(1)), approximate="tanh")
+    return op.Gelu(sum_given(op, required_input(node, 0), node.input(1)), approximate="tanh")
 
 
 @expand("BiasGelu", domain=MICROSOFT)
 def bias_gelu(op: Builder, node: Node) -> Any:
-    return op.Gelu(op.Add(given(node, 0), given(node, 1)))
+    return op.Gelu(op.Add(required_input(node, 0), required_input(node, 1)))
 
 
 @expand("QuickGelu", domain=MICROSOFT)
 def quick_gelu(op: Builder, node: Node) -> Any:
     """x * sigmoid(alpha x)."""
-    return op.Swish(given(node, 0), alpha=node.attrs.get("alpha", 1.702))
+    return op.Swish(required_input(node, 0), alpha=node.attrs.get("alpha", 1.702))
 
 
 @expand("GemmFastGelu", domain=MICROSOFT)
 def gemm_fast_gelu(op: Builder, node: Node) -> Any:
-    product = op.MatMul(given(node, 0), given(node, 1))
-    return op.Gelu(total(op, product, node.input(2)), approximate="tanh")
+    product = op.MatMul(required_input(node, 0), required_input(node, 1))
+    return op.Gelu(sum_given(op, product, node.input(2)), approximate="tanh")
 
 
 @expand("BiasSplitGelu", domain=MICROSOFT)
 def bias_split_gelu(op: Builder, node: Node) -> Any:
     """left * gelu(right), of the two halves of x + bias."""
-    biased = op.Add(given(node, 0), given(node, 1))
+    biased = op.Add(required_input(node, 0), required_input(node, 1))
     left, right = op.Split(biased, outputs=2, axis=-1, num_outputs=2)
     return op.Mul(left, op.Gelu(right))
 
 
 @expand("BiasAdd", domain=MICROSOFT)
 def bias_add(op: Builder, node: Node) -> Any:
-    return total(op, given(node, 0), given(node, 1), given(node, 2))
+    return sum_given(op, required_input(node, 0), required_input(node, 1), required_input(node, 2))
 
 
 @expand("BiasDropout", domain=MICROSOFT)
 def bias_dropout(op: Builder, node: Node) -> tuple[Value, ...]:
     """dropout(x + bias) + residual."""
-    biased = op.Add(given(node, 0), given(node, 1))
+    biased = op.Add(required_input(node, 0), required_input(node, 1))
     dropped, mask = op.Dropout(biased, node.input(3), node.input(4), outputs=2, seed=node.attrs.get("seed"))
-    return (total(op, dropped, node.input(2)), mask)[: len(node.outputs)]
+    return (sum_given(op, dropped, node.input(2)), mask)[: len(node.outputs)]
 
 
 @expand("BiasSoftmax", domain=MICROSOFT)
 def bias_softmax(op: Builder, node: Node) -> Any:
     """softmax over the axes from ``axis`` on, taken together, of x + bias, which Add broadcasts."""
-    x, bias = given(node, 0), given(node, 1)
+    x, bias = required_input(node, 0), required_input(node, 1)
     axis = node.attrs.get("axis", 1)
     summed = op.Add(x, bias)
     if x.rank is not None and axis in (-1, x.rank - 1):

@@ -1,7 +1,7 @@
-"""Attention: masks become an additive bias, the rest is ai.onnx's Attention.
+"""Attention: masks become an additive bias; ai.onnx's Attention does the rest.
 
-A masked key is not excluded: ``mask_filter_value`` is added to its score, so a row whose keys are all masked still
-has a softmax. Only ``unidirectional`` excludes.
+A masked key is not excluded: ``mask_filter_value`` is added to its score, so a row whose keys are all masked still has
+a softmax. Only ``unidirectional`` excludes keys.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
 from sardonyx.normalize.microsoft.body import (
     MICROSOFT,
+    call_tuple,
     count,
-    cut,
     dim,
-    given,
+    index_axis,
+    is_used,
     like,
-    pick,
     refuse,
-    required,
-    several,
-    total,
-    wanted,
+    required_attribute,
+    required_input,
+    slice_axis,
+    sum_given,
 )
 from sardonyx.normalize.registry import expand
 
@@ -39,10 +39,10 @@ def score_bias(
     keys: Value,
     past: Value | int,
 ) -> Any:
-    """What is added to the scores (batch, heads, queries, keys): ``extra``, and what a mask for rows of x stands for.
+    """The bias of the scores (batch, heads, queries, keys): ``extra`` plus the bias of a mask for the rows of x.
 
-    One axis: the ends of the valid keys, one per row, and after them, where given, their starts. Two axes: 1 for a
-    valid key. Three: the same for each query. Four: the same for each query of the longest sequence.
+    A mask of one axis holds the end of the valid keys of each row, optionally followed by their starts. Two axes: 1 for
+    a valid key. Three: the same for each query. Four: the same for each query of the longest sequence.
     """
     if mask is None:
         return extra
@@ -55,17 +55,17 @@ def score_bias(
         padded = op.Concat(mask, op.Expand(op.const(0, dtypes.i32.numpy), batch), axis=0)
         ends, starts = (
             op.Unsqueeze(v, op.const([1]))
-            for v in (cut(op, mask, 0, batch, 0), cut(op, padded, batch, op.Mul(batch, op.const([2])), 0))
+            for v in (slice_axis(op, mask, 0, batch, 0), slice_axis(op, padded, batch, op.Mul(batch, op.const([2])), 0))
         )
         valid = op.And(op.Less(places, ends), op.GreaterOrEqual(places, starts))
     else:
         if rank == 4:
             end = op.Add(dim(op, x, 1), op.const([past]) if isinstance(past, int) else past)
-            mask = cut(op, cut(op, mask, past, end, 2), 0, keys, 3)
+            mask = slice_axis(op, slice_axis(op, mask, past, end, 2), 0, keys, 3)
         valid = op.Greater(mask, op.const(0, dtypes.i32.numpy))
     valid = op.Unsqueeze(valid, op.const({1: [1, 2], 2: [1, 2], 3: [1]}[rank])) if rank < 4 else valid
     value = node.attrs.get("mask_filter_value", -10000.0)
-    return total(op, op.Where(valid, like(op, 0.0, typed), like(op, value, typed)), extra)
+    return sum_given(op, op.Where(valid, like(op, 0.0, typed), like(op, value, typed)), extra)
 
 
 def scale_of(node: Node) -> float | None:
@@ -83,8 +83,8 @@ def attend(
     flat: bool = True,
 ) -> tuple[Value, ...]:
     """The first ``outputs`` of: output, present key, present value, scores with their bias."""
-    heads = required(node, "num_heads") if flat else None
-    return several(
+    heads = required_attribute(node, "num_heads") if flat else None
+    return call_tuple(
         op,
         "Attention",
         *qkv,
@@ -100,7 +100,7 @@ def attend(
 
 
 def key_count(op: Builder, keys: Value, axis: int, past: Value | None) -> tuple[Value, Value | int]:
-    """How many keys there are with the past ones, and how many past ones."""
+    """The number of keys including past ones, and the number of past ones."""
     new = dim(op, keys, axis)
     if past is None:
         return new, 0
@@ -110,11 +110,11 @@ def key_count(op: Builder, keys: Value, axis: int, past: Value | None) -> tuple[
 
 @expand("Attention", domain=MICROSOFT)
 def attention(op: Builder, node: Node) -> tuple[Value, ...]:
-    """Self attention with its input projection; keys and values of the past travel stacked in one tensor."""
+    """Self-attention with its input projection; past keys and values are stacked in one tensor."""
     if node.attrs.get("do_rotary", 0):
         raise refuse(node, "do_rotary")
-    x = given(node, 0)
-    return project_and_attend(op, node, x, total(op, op.MatMul(x, given(node, 1)), node.input(2)), 3, 4, 5)
+    x = required_input(node, 0)
+    return project_and_attend(op, node, x, sum_given(op, op.MatMul(x, required_input(node, 1)), node.input(2)), 3, 4, 5)
 
 
 def project_and_attend(
@@ -128,11 +128,11 @@ def project_and_attend(
     else:
         qkv = op.Split(projected, outputs=3, axis=-1, num_outputs=3)
     stacked = node.input(past_at)
-    past = (None, None) if stacked is None else (pick(op, stacked, 0), pick(op, stacked, 1))
+    past = (None, None) if stacked is None else (index_axis(op, stacked, 0), index_axis(op, stacked, 1))
     keys, old = key_count(op, x, 1, past[0])
     extra = None if bias_at is None else node.input(bias_at)
     bias = score_bias(op, node, node.input(mask_at), extra, x=x, typed=node.input(2) or x, keys=keys, past=old)
-    if not wanted(node, 1):
+    if not is_used(node, 1):
         return attend(op, node, qkv, bias, past, outputs=1)
     y, key, value = attend(op, node, qkv, bias, past, outputs=3)
     return y, op.Concat(*(op.Unsqueeze(v, op.const([0])) for v in (key, value)), axis=0)

@@ -1,7 +1,7 @@
 """Weights of 2, 4 or 8 bits, packed in bytes, with a scale for each block.
 
-Packed constants become constants of the 2- or 4-bit type that has the same bytes, so that what remains is ai.onnx's
-blocked DequantizeLinear; packed values computed at run time are unpacked to u8 by shifts.
+Packed constants become constants of the 2- or 4-bit type with the same bytes, for ai.onnx's blocked DequantizeLinear.
+Packed values computed at run time are unpacked to u8 by shifts.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.tensor import Tensor
 from sardonyx.normalize.microsoft.body import (
     MICROSOFT,
-    cut,
     dim,
-    given,
     like,
     rank_of,
     refuse,
-    required,
-    total,
+    required_attribute,
+    required_input,
+    slice_axis,
+    sum_given,
 )
 from sardonyx.normalize.registry import expand
 
 UNSIGNED = {2: "u2", 4: "u4", 8: "u8"}
 
-# The sixteen values that bitsandbytes' codes stand for: 4-bit floats, and quantiles of the normal distribution.
+# The sixteen values of bitsandbytes' codes: 4-bit floats, and quantiles of the normal distribution.
 FP4 = (0.0, 0.005208333333, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
 NF4 = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
@@ -40,7 +40,7 @@ NF4 = (
 
 
 def fields(packed: Any, bits: int) -> Any:
-    """The numbers in an array of bytes, low bits first, along the last axis."""
+    """The numbers packed in an array of bytes, low bits first, along the last axis."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     values = (packed[..., None] >> shifts) & np.uint8(2**bits - 1)
     return values.reshape(*packed.shape[:-1], -1)
@@ -73,7 +73,7 @@ def unpack(op: Builder, packed: Value, bits: int, rows: int, *, narrow: bool) ->
 def mat_mul_n_bits(op: Builder, node: Node) -> Any:
     """A W', where W of N rows and K columns is given in blocks along K; zero points default to half the range."""
     a, packed, scales, zeros, groups, bias = (node.input(i) for i in range(6))
-    n, k, block = (required(node, name) for name in ("N", "K", "block_size"))
+    n, k, block = (required_attribute(node, name) for name in ("N", "K", "block_size"))
     bits = node.attrs.get("bits", 4)
     if bits not in UNSIGNED or node.attrs.get("weight_prepacked", 0):
         raise refuse(node, f"bits={bits}" if bits not in UNSIGNED else "weight_prepacked")
@@ -90,9 +90,9 @@ def mat_mul_n_bits(op: Builder, node: Node) -> Any:
     elif real_zeros:
         points = op.Reshape(zeros, op.const([n, blocks]))
     else:
-        points = cut(op, unpack(op, zeros, bits, n, narrow=narrow), 0, blocks, 1)
+        points = slice_axis(op, unpack(op, zeros, bits, n, narrow=narrow), 0, blocks, 1)
     if groups is not None:
-        dense = by_group(op, weight, scales, points, cut(op, groups, 0, k, 0), k)
+        dense = by_group(op, weight, scales, points, slice_axis(op, groups, 0, k, 0), k)
     elif real_zeros:
         apart = op.Reshape(op.CastLike(weight, scales), op.const([n, blocks, block]))
         points, steps = (op.Unsqueeze(v, op.const([2])) for v in (points, scales))
@@ -100,27 +100,27 @@ def mat_mul_n_bits(op: Builder, node: Node) -> Any:
     else:
         dense = op.DequantizeLinear(weight, scales, points, axis=1, block_size=block)
     if blocks * block != k and groups is None:
-        dense = cut(op, dense, 0, k, 1)
-    return total(op, op.MatMul(a, op.Transpose(dense, perm=[1, 0])), bias)
+        dense = slice_axis(op, dense, 0, k, 1)
+    return sum_given(op, op.MatMul(a, op.Transpose(dense, perm=[1, 0])), bias)
 
 
 def by_group(op: Builder, weight: Value, scales: Value, points: Value, groups: Value, k: int) -> Any:
     """W where column j belongs to block ``groups[j]``."""
     steps, offsets = (op.Gather(v, groups, axis=1) for v in (scales, op.CastLike(points, scales)))
-    return op.Mul(op.Sub(op.CastLike(cut(op, weight, 0, k, 1), scales), offsets), steps)
+    return op.Mul(op.Sub(op.CastLike(slice_axis(op, weight, 0, k, 1), scales), offsets), steps)
 
 
 @expand("MatMulBnb4", domain=MICROSOFT)
 def mat_mul_bnb4(op: Builder, node: Node) -> Any:
     """A W' (or A W), where W's elements are looked up in a table of sixteen and scaled by their block's maximum."""
-    a, packed, scales = given(node, 0), given(node, 1), given(node, 2)
-    n, k, block = (required(node, name) for name in ("N", "K", "block_size"))
-    table = np.array(NF4 if required(node, "quant_type") else [*FP4, *(-v for v in FP4)], np.float32)
+    a, packed, scales = required_input(node, 0), required_input(node, 1), required_input(node, 2)
+    n, k, block = (required_attribute(node, name) for name in ("N", "K", "block_size"))
+    table = np.array(NF4 if required_attribute(node, "quant_type") else [*FP4, *(-v for v in FP4)], np.float32)
     flat = op.Reshape(packed, op.const([-1, 1]))
     pair = op.BitwiseAnd(
         op.BitShift(flat, op.const(np.array([4, 0], np.uint8)), direction="RIGHT"), op.const(np.uint8(15))
     )
-    codes = cut(op, op.Reshape(op.Cast(pair, to=dtypes.i64.onnx), op.const([-1])), 0, n * k, 0)
+    codes = slice_axis(op, op.Reshape(op.Cast(pair, to=dtypes.i64.onnx), op.const([-1])), 0, n * k, 0)
     steps = op.Gather(scales, op.const(np.arange(n * k) // block))
     values = op.Mul(op.CastLike(op.Gather(op.const(table), codes), scales), steps)
     dense = op.Reshape(values, op.const([n, k]))
@@ -129,11 +129,16 @@ def mat_mul_bnb4(op: Builder, node: Node) -> Any:
 
 @expand("GatherBlockQuantized", domain=MICROSOFT)
 def gather_block_quantized(op: Builder, node: Node) -> Any:
-    """Gather of a blockwise quantized table: what is gathered is dequantized, not the table.
+    """Gather from a blockwise quantized table: the gathered rows are dequantized, not the whole table.
 
-    An index out of range is no error; it gathers zeros.
+    An index out of range gathers zeros and is no error.
     """
-    data, indices, scales, zeros = given(node, 0), given(node, 1), given(node, 2), node.input(3)
+    data, indices, scales, zeros = (
+        required_input(node, 0),
+        required_input(node, 1),
+        required_input(node, 2),
+        node.input(3),
+    )
     rank, index_rank = rank_of(node, 0), rank_of(node, 1)
     along, across = (node.attrs.get(name, d) % rank for name, d in (("gather_axis", 0), ("quantize_axis", 1)))
     block = node.attrs.get("block_size", 128)
@@ -166,7 +171,7 @@ def gather_block_quantized(op: Builder, node: Node) -> Any:
 
 
 def unpack_last(op: Builder, x: Value, bits: int) -> Any:
-    """The numbers in bytes packed along the last axis."""
+    """The numbers packed in bytes along the last axis."""
     shifts = op.const(np.arange(0, 8, bits, dtype=np.uint8))
     shifted = op.BitShift(op.Unsqueeze(x, op.const([-1])), shifts, direction="RIGHT")
     apart = op.BitwiseAnd(shifted, op.const(np.uint8(2**bits - 1)))
@@ -175,5 +180,5 @@ def unpack_last(op: Builder, x: Value, bits: int) -> Any:
 
 
 def trimmed(op: Builder, x: Value, scales: Value) -> Any:
-    """Zero points without the filling of the last byte of a row."""
+    """Zero points without the padding in the last byte of a row."""
     return op.Slice(x, op.const([0]), op.Shape(scales, start=-1), op.const([-1]))

@@ -1,4 +1,4 @@
-"""What the bodies share: constants in a value's type, sizes and shapes as values, layout changes, attributes."""
+"""Helpers of operator bodies: typed constants, sizes and shapes as values, layout changes, attributes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from sardonyx.ir.graph import Node, Value
 
 MICROSOFT = "com.microsoft"
 END = 2**62
-"""A slice bound past the end of any axis."""
+"""A slice bound beyond the end of any axis."""
 
 
-def given(node: Node, i: int) -> Value:
-    """Input ``i``, which the operator requires."""
+def required_input(node: Node, i: int) -> Value:
+    """Input ``i``; InvalidGraph if it is missing."""
     value = node.input(i)
     if value is None:
         raise InvalidGraph(f"input {i} is missing", where=node.label)
     return value
 
 
-def required(node: Node, name: str) -> Any:
-    """An attribute that the operator requires."""
+def required_attribute(node: Node, name: str) -> Any:
+    """A required attribute; InvalidGraph if it is missing."""
     if name not in node.attrs:
         raise InvalidGraph(f"attribute {name!r} is missing", where=node.label)
     return node.attrs[name]
@@ -35,8 +35,8 @@ def refuse(node: Node, what: str) -> NotImplemented:
 
 
 def rank_of(node: Node, i: int) -> int:
-    """The rank of input ``i``, for the few bodies whose form depends on it."""
-    rank = given(node, i).rank
+    """The rank of input ``i``, for bodies that depend on it."""
+    rank = required_input(node, i).rank
     if rank is None:
         raise NotImplemented(
             f"the rank of input {i} must be known", where=node.label, hint="give the model's inputs their shapes"
@@ -44,13 +44,13 @@ def rank_of(node: Node, i: int) -> int:
     return rank
 
 
-def kept(node: Node, *names: str) -> dict[str, Any]:
-    """The attributes that the body's main operator takes over as they are."""
+def shared_attributes(node: Node, *names: str) -> dict[str, Any]:
+    """The attributes that the body's main operator has too."""
     return {name: node.attrs[name] for name in names if name in node.attrs}
 
 
-def wanted(node: Node, i: int) -> bool:
-    """Does anybody read output ``i``?"""
+def is_used(node: Node, i: int) -> bool:
+    """Whether output ``i`` is read."""
     return i < len(node.outputs) and bool(node.outputs[i].name)
 
 
@@ -62,7 +62,7 @@ def like(op: Builder, x: Any, value: Value) -> Any:
 
 
 def dim(op: Builder, x: Value, axis: int) -> Any:
-    """The size of one axis as a vector of one i64: a constant where the type tells it."""
+    """The size of an axis as an i64 vector of one element; a constant if the type knows it."""
     if x.shape is not None:
         size = x.shape[axis]
         if isinstance(size, int):
@@ -71,7 +71,7 @@ def dim(op: Builder, x: Value, axis: int) -> Any:
 
 
 def shape(op: Builder, *sizes: Value | int) -> Any:
-    """A shape vector from sizes: constants, and vectors of one."""
+    """A shape vector from constants and vectors of one element."""
     parts = [op.const([s]) if isinstance(s, int) else s for s in sizes]
     if all(p.is_const for p in parts):
         return op.const(np.concatenate([p.numpy() for p in parts]))
@@ -79,7 +79,7 @@ def shape(op: Builder, *sizes: Value | int) -> Any:
 
 
 def scalar(op: Builder, x: Value) -> Any:
-    """A scalar, or the one element of a vector, as a scalar."""
+    """A scalar, or a vector's only element as a scalar."""
     if x.rank == 0:
         return x
     return op.Reshape(x, op.const(np.zeros(0, np.int64)))
@@ -91,7 +91,7 @@ def count(op: Builder, n: Value) -> Any:
 
 
 def permute(op: Builder, x: Value, equation: str, perm: list[int] | None) -> Any:
-    """Transpose by ``perm``; by the equation where the rank, and so the permutation, is unknown."""
+    """Transpose by ``perm``; by an Einsum ``equation`` if the rank is unknown."""
     return op.Einsum(x, equation=equation) if perm is None else op.Transpose(x, perm=perm)
 
 
@@ -111,19 +111,19 @@ def channels_last(op: Builder, x: Value, rank: int | None) -> Any:
     return permute(op, x, "nc...->n...c", None if rank is None else [0, *range(2, rank), 1])
 
 
-def pick(op: Builder, x: Value, i: int, axis: int = 0) -> Any:
-    """Slice ``i`` of an axis, the axis dropped."""
+def index_axis(op: Builder, x: Value, i: int, axis: int = 0) -> Any:
+    """Slice ``i`` of an axis, without that axis."""
     return op.Gather(x, op.const(i), axis=axis)
 
 
-def cut(op: Builder, x: Value, start: Value | int, end: Value | int, axis: int) -> Any:
-    """``x[start:end]`` along an axis; bounds are numbers or vectors of one i64."""
+def slice_axis(op: Builder, x: Value, start: Value | int, end: Value | int, axis: int) -> Any:
+    """``x[start:end]`` along an axis; bounds are numbers or i64 vectors of one element."""
     bounds = [op.const([b]) if isinstance(b, int) else b for b in (start, end)]
     return op.Slice(x, *bounds, op.const([axis]))
 
 
-def total(op: Builder, *terms: Value | None) -> Any:
-    """The sum of the terms that are there."""
+def sum_given(op: Builder, *terms: Value | None) -> Any:
+    """The sum of the terms that are not None."""
     present = [t for t in terms if t is not None]
     out = present[0]
     for t in present[1:]:
@@ -131,7 +131,7 @@ def total(op: Builder, *terms: Value | None) -> Any:
     return out
 
 
-def several(op: Builder, op_type: str, *inputs: Any, outputs: int, **attrs: Any) -> tuple[Any, ...]:
-    """A node's outputs as a tuple, be it of one."""
+def call_tuple(op: Builder, op_type: str, *inputs: Any, outputs: int, **attrs: Any) -> tuple[Any, ...]:
+    """A node's outputs, always as a tuple."""
     made = op.call("", op_type, *inputs, outputs=outputs, **attrs)
     return made if isinstance(made, tuple) else (made,)

@@ -1,7 +1,7 @@
 """CDist: distances between the rows of two matrices, by scipy's names of metrics.
 
-Euclidean distances are matrix products, |a|^2 - 2ab + |b|^2, which cancel where rows are close to each other and far
-from zero. So rows are moved by the mean of B first, and everything is float64.
+Euclidean distances are matrix products, |a|^2 - 2ab + |b|^2, which lose precision by cancellation if rows are close to
+each other and far from zero. So the mean of B is subtracted from all rows first, and everything is computed in float64.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sardonyx import dtypes
 from sardonyx.errors import InvalidGraph
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
-from sardonyx.normalize.microsoft.body import MICROSOFT, given, like, refuse
+from sardonyx.normalize.microsoft.body import MICROSOFT, like, refuse, required_input
 from sardonyx.normalize.registry import expand
 
 Metric = Callable[[Builder, Value, Value], Any]
@@ -27,7 +27,7 @@ Metric = Callable[[Builder, Value, Value], Any]
 def c_dist(op: Builder, node: Node) -> Any:
     """The distance of each row of A, (n, k), from each row of B, (m, k): (n, m)."""
     metric = node.attrs.get("metric", "sqeuclidean")
-    a, b = given(node, 0), given(node, 1)
+    a, b = required_input(node, 0), required_input(node, 1)
     sizes = [v.shape[-1] for v in (a, b) if v.shape]
     if all(isinstance(size, int) for size in sizes) and len({*sizes}) > 1:
         raise InvalidGraph("the rows of CDist's matrices differ in length", where=node.label, got=sizes)
@@ -46,7 +46,7 @@ def _summed(op: Builder, terms: Value) -> Any:
     return op.ReduceSum(terms, op.const([2]), keepdims=0)
 
 
-def _apart(op: Builder, a: Value, b: Value) -> Any:
+def _differences(op: Builder, a: Value, b: Value) -> Any:
     return op.Abs(op.Sub(*_pairs(op, a, b)))
 
 
@@ -67,11 +67,11 @@ def _euclidean(op: Builder, a: Value, b: Value) -> Any:
 
 
 def _cityblock(op: Builder, a: Value, b: Value) -> Any:
-    return _summed(op, _apart(op, a, b))
+    return _summed(op, _differences(op, a, b))
 
 
 def _chebyshev(op: Builder, a: Value, b: Value) -> Any:
-    return op.ReduceMax(_apart(op, a, b), op.const([2]), keepdims=0)
+    return op.ReduceMax(_differences(op, a, b), op.const([2]), keepdims=0)
 
 
 def _minkowski(op: Builder, node: Node, a: Value, b: Value, p: float) -> Any:
@@ -79,13 +79,13 @@ def _minkowski(op: Builder, node: Node, a: Value, b: Value, p: float) -> Any:
         raise refuse(node, f"p={p}")
     if p in (1, 2, math.inf):
         return {1: _cityblock, 2: _euclidean, math.inf: _chebyshev}[p](op, a, b)
-    powers = op.Pow(_apart(op, a, b), like(op, p, a))
+    powers = op.Pow(_differences(op, a, b), like(op, p, a))
     return op.Pow(_summed(op, powers), like(op, 1 / p, a))
 
 
 def _canberra(op: Builder, a: Value, b: Value) -> Any:
     """sum(|a - b| / (|a| + |b|)), where 0 / 0 is 0."""
-    apart, sizes = _apart(op, a, b), op.Add(*_pairs(op, op.Abs(a), op.Abs(b)))
+    apart, sizes = _differences(op, a, b), op.Add(*_pairs(op, op.Abs(a), op.Abs(b)))
     zero = like(op, 0.0, a)
     return _summed(op, op.Where(op.Equal(sizes, zero), zero, op.Div(apart, sizes)))
 

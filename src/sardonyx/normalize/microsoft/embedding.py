@@ -1,4 +1,4 @@
-"""BERT's embedding layer: words, positions and segments looked up, added and normalized."""
+"""BERT's embedding layer: word, position and segment lookups, their sum, and its normalization."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
-from sardonyx.normalize.microsoft.body import MICROSOFT, count, dim, given
+from sardonyx.normalize.microsoft.body import MICROSOFT, count, dim, required_input
 from sardonyx.normalize.microsoft.norm import EPSILON
 from sardonyx.normalize.registry import expand
 
 
 def mask_index(op: Builder, ids: Value, mask: Value | None) -> Any:
-    """How many ones each row of the mask has; zeros without a mask."""
+    """The number of ones in each row of the mask; zeros without a mask."""
     if mask is None:
         return op.Expand(op.const(0, dtypes.i32.numpy), dim(op, ids, 0))
     return op.ReduceSum(
@@ -31,7 +31,7 @@ def embed(
 ) -> tuple[Value, Value, Value]:
     """(normalized, mask index, sum) of the three look-ups."""
     words, positions, segments = tables
-    ids, segment_ids = given(node, 0), node.input(1)
+    ids, segment_ids = required_input(node, 0), node.input(1)
     places = count(op, dim(op, ids, 1)) if position_ids is None else position_ids
     summed = op.Add(op.Gather(words, ids), op.Gather(positions, places))
     if segments is not None and segment_ids is not None:
@@ -42,8 +42,8 @@ def embed(
 
 @expand("EmbedLayerNormalization", domain=MICROSOFT)
 def embed_layer_normalization(op: Builder, node: Node) -> tuple[Value, ...]:
-    tables = (given(node, 2), given(node, 3), node.input(4))
-    return embed(op, node, tables, given(node, 5), given(node, 6), node.input(8))[: len(node.outputs)]
+    tables = (required_input(node, 2), required_input(node, 3), node.input(4))
+    return embed(op, node, tables, required_input(node, 5), required_input(node, 6), node.input(8))[: len(node.outputs)]
 
 
 @expand("QEmbedLayerNormalization", domain=MICROSOFT)
@@ -54,7 +54,7 @@ def q_embed_layer_normalization(op: Builder, node: Node) -> tuple[Value, ...]:
         quantized = node.input(2 + i)
         if quantized is None:
             return None
-        return op.DequantizeLinear(quantized, given(node, 8 + i), node.input(13 + i))
+        return op.DequantizeLinear(quantized, required_input(node, 8 + i), node.input(13 + i))
 
     words, positions, segments, gamma, beta = (real(i) for i in range(5))
     return embed(op, node, (words, positions, segments), gamma, beta, None)[: len(node.outputs)]

@@ -1,4 +1,6 @@
-"""Mixtures of experts: every expert for every token, weighted by a routing that is zero but for the best ``k``."""
+"""Mixtures of experts: every expert runs on every token, weighted by a routing that is zero except for the best
+``k``.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,16 @@ from sardonyx.errors import InvalidGraph
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
 from sardonyx.normalize.microsoft.blockwise import UNSIGNED, unpack_last
-from sardonyx.normalize.microsoft.body import END, MICROSOFT, given, like, refuse
+from sardonyx.normalize.microsoft.body import END, MICROSOFT, like, refuse, required_input
 from sardonyx.normalize.registry import expand
 
 
 def routing(op: Builder, node: Node, mixing: Value | None) -> Any:
-    """(experts, tokens, 1): softmax of the router's scores, kept for each token's best ``k`` experts, else 0.
+    """(experts, tokens, 1): softmax of the router's scores for each token's best ``k`` experts, 0 for others.
 
-    With ``mixing`` the scores only choose, and its values are the weights.
+    With ``mixing``, the scores only select experts and ``mixing`` holds the weights.
     """
-    scores = given(node, 1)
+    scores = required_input(node, 1)
     weights = op.Softmax(scores, axis=-1) if mixing is None else mixing
     _, best = op.TopK(scores, op.const([node.attrs.get("k", 1)]), outputs=2, axis=-1)
     chosen = op.GatherElements(weights, best, axis=1)
@@ -37,7 +39,7 @@ def layer(op: Builder, x: Value, weight: Value, bias: Value | None) -> Any:
 
 
 def activated(op: Builder, node: Node, y: Value, other: Value | None) -> Any:
-    """The activation of the first product, times the third where there is one."""
+    """The activation of the first product, times the third product if there is one."""
     kind = node.attrs.get("activation_type", "relu")
     if kind == "swiglu":
         return swiglu(op, node, y, other)
@@ -51,8 +53,8 @@ def activated(op: Builder, node: Node, y: Value, other: Value | None) -> Any:
 
 
 def swiglu(op: Builder, node: Node, y: Value, other: Value | None) -> Any:
-    """G * sigmoid(alpha G) * (L + beta), G and L clamped; they alternate, follow each other, or are two products."""
-    typed, fusion = given(node, 0), node.attrs.get("swiglu_fusion", 0)
+    """G * sigmoid(alpha G) * (L + beta), G and L clamped. G and L are interleaved, concatenated, or two products."""
+    typed, fusion = required_input(node, 0), node.attrs.get("swiglu_fusion", 0)
     if fusion == 1:
         gate, linear = (op.Slice(y, op.const([i]), op.const([END]), op.const([2]), op.const([2])) for i in (0, 1))
     elif fusion == 2:
@@ -75,12 +77,12 @@ def mixture(
     layers: list[tuple[Value, Value | None] | None],
     mixing: Value | None,
 ) -> Any:
-    """``layers``: weights and biases of the three products, the last where it is given."""
+    """``layers`` are weights and biases of the three products; the third is optional."""
     if node.attrs.get("use_sparse_mixer", 0):
         raise refuse(node, "use_sparse_mixer")
     first, second, third = layers
     assert first is not None and second is not None
-    x = given(node, 0)
+    x = required_input(node, 0)
     tokens = op.Reshape(x, op.Concat(op.const([1, -1]), op.Shape(x, start=-1), axis=0))
     partner = None if third is None else layer(op, tokens, *third)
     hidden = activated(op, node, layer(op, tokens, *first), partner)
@@ -92,8 +94,8 @@ def mixture(
 def moe(op: Builder, node: Node) -> Any:
     third = node.input(6)
     layers: list[tuple[Value, Value | None] | None] = [
-        (given(node, 2), node.input(3)),
-        (given(node, 4), node.input(5)),
+        (required_input(node, 2), node.input(3)),
+        (required_input(node, 4), node.input(5)),
         None if third is None else (third, node.input(7)),
     ]
     return mixture(op, node, layers, None)
@@ -114,11 +116,11 @@ def q_moe(op: Builder, node: Node) -> Any:
 
 
 def dense(op: Builder, node: Node, packed: Value, i: int) -> Any:
-    """The real weights (experts, rows, columns) of product ``i``."""
+    """The dequantized weights (experts, rows, columns) of product ``i``."""
     bits = node.attrs.get(f"fc{i + 1}_expert_weight_bits", node.attrs.get("expert_weight_bits", 4))
     if bits not in UNSIGNED:
         raise refuse(node, f"expert_weight_bits={bits}")
-    block, scales, zeros = node.attrs.get("block_size", 0), given(node, 3 + 3 * i), node.input(11 + i)
+    block, scales, zeros = node.attrs.get("block_size", 0), required_input(node, 3 + 3 * i), node.input(11 + i)
     numbers = packed if bits == 8 else unpack_last(op, packed, bits)
     if zeros is None:
         points = op.Expand(op.const(np.uint8(2 ** (bits - 1))), op.Shape(scales))

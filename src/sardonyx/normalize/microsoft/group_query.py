@@ -1,7 +1,7 @@
-"""GroupQueryAttention: a key and value cache written at each row's length, masks by absolute position.
+"""GroupQueryAttention: a key and value cache that each row extends at its own length; masks by absolute position.
 
 Row ``b`` of the cache holds ``seqlens_k[b] + 1`` tokens after the step. The first prompt (as many new tokens as the
-longest row has in all) is written from 0 on, shorter rows padded on the right; later steps append.
+longest row's total) is written from position 0, with shorter rows padded on the right; later steps append.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from sardonyx.ir.graph import Node, Value
 from sardonyx.normalize.microsoft.attention import scale_of
 from sardonyx.normalize.microsoft.body import (
     MICROSOFT,
+    call_tuple,
     count,
-    cut,
     dim,
-    given,
+    is_used,
     like,
     refuse,
-    required,
-    several,
+    required_attribute,
+    required_input,
     shape,
-    wanted,
+    slice_axis,
 )
 from sardonyx.normalize.microsoft.rotary import join_heads, rotate, split_heads
 from sardonyx.normalize.registry import expand
@@ -41,8 +41,8 @@ def check(node: Node) -> None:
 
 def heads(op: Builder, node: Node) -> tuple[Value, Value, Value]:
     """Query, key and value as (batch, heads, length, size), from three tensors or from one that packs them."""
-    n, kv = required(node, "num_heads"), required(node, "kv_num_heads")
-    query, key, value = given(node, 0), node.input(1), node.input(2)
+    n, kv = required_attribute(node, "num_heads"), required_attribute(node, "kv_num_heads")
+    query, key, value = required_input(node, 0), node.input(1), node.input(2)
     if key is not None and value is not None:
         return split_heads(op, query, n), split_heads(op, key, kv), split_heads(op, value, kv)
     packed = split_heads(op, query, n + 2 * kv)
@@ -51,7 +51,7 @@ def heads(op: Builder, node: Node) -> tuple[Value, Value, Value]:
 
 
 def append(op: Builder, past: Value | None, new: Value, at: Value, length: Value) -> Any:
-    """The cache, grown to ``length`` where it is shorter, with ``new`` written at row lengths ``at``."""
+    """The cache, extended to ``length`` if it is shorter, with ``new`` written at row lengths ``at``."""
     if past is None:
         return new
     grow = op.Max(op.Sub(length, dim(op, past, 2)), op.const([0]))
@@ -60,7 +60,9 @@ def append(op: Builder, past: Value | None, new: Value, at: Value, length: Value
 
 
 def visible(op: Builder, node: Node, positions: Value, ends: Value, keys: Value) -> Any:
-    """Which keys (batch, 1, queries, keys) a query at its position sees: none after it, none past its window."""
+    """Which keys (batch, 1, queries, keys) each query may attend to: none after its position, none outside its
+    window.
+    """
     places = count(op, keys)
     here = op.Unsqueeze(positions, op.const([1, 3]))
     if node.attrs.get("causal", 1):
@@ -80,16 +82,16 @@ def group_query_attention(op: Builder, node: Node) -> tuple[Value | None, ...]:
     if (norm := node.input(14)) is not None:
         epsilon = node.attrs.get("qk_norm_epsilon", 1e-6)
         query = op.RMSNormalization(query, norm, axis=-1, epsilon=epsilon)
-        key = op.RMSNormalization(key, given(node, 15), axis=-1, epsilon=epsilon)
-    batch, new = dim(op, given(node, 0), 0), dim(op, given(node, 0), 1)
-    ends = op.Add(op.Cast(op.Reshape(given(node, 5), op.const([-1])), to=dtypes.i64.onnx), op.const(1))
-    length = op.Reshape(op.Cast(given(node, 6), to=dtypes.i64.onnx), op.const([1]))
+        key = op.RMSNormalization(key, required_input(node, 15), axis=-1, epsilon=epsilon)
+    batch, new = dim(op, required_input(node, 0), 0), dim(op, required_input(node, 0), 1)
+    ends = op.Add(op.Cast(op.Reshape(required_input(node, 5), op.const([-1])), to=dtypes.i64.onnx), op.const(1))
+    length = op.Reshape(op.Cast(required_input(node, 6), to=dtypes.i64.onnx), op.const([1]))
     first = op.Equal(length, new)
     starts = op.Where(first, op.const([0]), op.Sub(ends, new))
     positions = op.Add(op.Unsqueeze(starts, op.const([1])), count(op, new))
     if node.attrs.get("do_rotary", 0):
-        places = positions if node.input(9) is None else given(node, 9)
-        turns = given(node, 7), given(node, 8), node.attrs.get("rotary_interleaved", 0)
+        places = positions if node.input(9) is None else required_input(node, 9)
+        turns = required_input(node, 7), required_input(node, 8), node.attrs.get("rotary_interleaved", 0)
         query, key = (rotate(op, x, places, *turns) for x in (query, key))
     key = append(op, node.input(3), key, starts, length)
     value = append(op, node.input(4), value, starts, length)
@@ -97,33 +99,33 @@ def group_query_attention(op: Builder, node: Node) -> tuple[Value | None, ...]:
     y, *scores = attend(op, node, query, key, value, seen, node.input(10), batch)
     if not scores:
         return (join_heads(op, y), key, value)[: len(node.outputs)]
-    qk = cut(op, scores[-1], 0, dim(op, key, 2), 3)
-    unmasked = op.Where(seen, qk, like(op, 0.0, given(node, 0)))
-    return join_heads(op, y), key, value, cut(op, unmasked, 0, length, 3)
+    qk = slice_axis(op, scores[-1], 0, dim(op, key, 2), 3)
+    unmasked = op.Where(seen, qk, like(op, 0.0, required_input(node, 0)))
+    return join_heads(op, y), key, value, slice_axis(op, unmasked, 0, length, 3)
 
 
 def attend(
     op: Builder, node: Node, query: Value, key: Value, value: Value, seen: Value, bias: Value | None, batch: Value
 ) -> tuple[Value, ...]:
-    """Attention where a head may have a sink: a share of the softmax that goes to no key.
+    """Attention in which a head may have a sink: a share of the softmax that no key gets.
 
-    The sink is one more key and value, all zeros: its score is the sink's own value, its contribution nothing.
+    The sink is an additional zero key and value whose score is the sink's value.
     """
     sink = node.input(11)
     mask = seen
     if bias is not None or sink is not None or node.attrs.get("smooth_softmax", -1) == 1:
-        zero, lowest = like(op, 0.0, given(node, 0)), like(op, -np.inf, given(node, 0))
+        zero, lowest = like(op, 0.0, required_input(node, 0)), like(op, -np.inf, required_input(node, 0))
         mask = op.Where(seen, zero if bias is None else widened(op, bias, dim(op, key, 2)), lowest)
     if sink is not None or node.attrs.get("smooth_softmax", -1) == 1:
-        n = required(node, "num_heads")
-        share = like(op, 0.0, given(node, 0)) if sink is None else op.Reshape(sink, op.const([1, n, 1, 1]))
+        n = required_attribute(node, "num_heads")
+        share = like(op, 0.0, required_input(node, 0)) if sink is None else op.Reshape(sink, op.const([1, n, 1, 1]))
         rows = shape(op, batch, n, dim(op, query, 2))
         mask = op.Concat(
             op.Expand(mask, shape(op, rows, dim(op, key, 2))), op.Expand(share, shape(op, rows, 1)), axis=3
         )
         key, value = (op.Pad(x, op.const([0, 0, 0, 0, 0, 0, 1, 0])) for x in (key, value))
-    scores = wanted(node, 3)
-    return several(
+    scores = is_used(node, 3)
+    return call_tuple(
         op,
         "Attention",
         query,
@@ -138,5 +140,5 @@ def attend(
 
 
 def widened(op: Builder, bias: Value, keys: Value) -> Any:
-    """A bias over the tokens there are, for a cache that may have room for more."""
+    """A bias for the existing tokens, padded for a cache with more room."""
     return op.Pad(bias, shape(op, 0, 0, 0, 0, 0, 0, 0, op.Sub(keys, dim(op, bias, 3))))

@@ -1,7 +1,7 @@
 """QLinear operators: dequantize, compute in f32, quantize.
 
 Quantizing follows onnxruntime, which divides by the scale, rounds half to even, adds the zero point and saturates;
-average pooling adds the zero point before it rounds, and that decides its many ties.
+average pooling adds the zero point before it rounds, which matters because ties are frequent.
 """
 
 from __future__ import annotations
@@ -18,29 +18,31 @@ from sardonyx.normalize.microsoft.body import (
     MICROSOFT,
     channels_first,
     channels_last,
-    given,
-    kept,
     like,
-    required,
+    required_attribute,
+    required_input,
     scalar,
+    shared_attributes,
 )
 from sardonyx.normalize.microsoft.conv import NHWC, POOL
 from sardonyx.normalize.registry import expand
 
 
 def real(op: Builder, node: Node, i: int) -> Any:
-    """Inputs i, i+1 and i+2 are a quantized tensor, its scale and its zero point: the reals they stand for."""
+    """Dequantize inputs i, i+1 and i+2: a quantized tensor, its scale and its zero point."""
     zero = node.input(i + 2)
     return op.DequantizeLinear(
-        given(node, i), scalar(op, given(node, i + 1)), None if zero is None else scalar(op, zero)
+        required_input(node, i), scalar(op, required_input(node, i + 1)), None if zero is None else scalar(op, zero)
     )
 
 
 def quantized(op: Builder, node: Node, x: Value, i: int) -> Any:
-    """``x`` by the scale at input i and the zero point at i+1, in the type of the node's data."""
+    """Quantize ``x`` with the scale at input i and the zero point at i+1, to the type of the node's data."""
     zero = node.input(i + 1)
     return op.QuantizeLinear(
-        x, scalar(op, given(node, i)), like(op, 0.0, given(node, 0)) if zero is None else scalar(op, zero)
+        x,
+        scalar(op, required_input(node, i)),
+        like(op, 0.0, required_input(node, 0)) if zero is None else scalar(op, zero),
     )
 
 
@@ -66,35 +68,37 @@ def q_linear_leaky_relu(op: Builder, node: Node) -> Any:
 
 @expand("QLinearReduceMean", domain=MICROSOFT)
 def q_linear_reduce_mean(op: Builder, node: Node) -> Any:
-    mean = op.ReduceMean(real(op, node, 0), op.const(required(node, "axes")), keepdims=required(node, "keepdims"))
+    mean = op.ReduceMean(
+        real(op, node, 0), op.const(required_attribute(node, "axes")), keepdims=required_attribute(node, "keepdims")
+    )
     return quantized(op, node, mean, 3)
 
 
 @expand("QLinearWhere", domain=MICROSOFT)
 def q_linear_where(op: Builder, node: Node) -> Any:
-    chosen = op.Where(given(node, 0), real(op, node, 1), real(op, node, 4))
-    return op.QuantizeLinear(chosen, scalar(op, given(node, 7)), scalar(op, given(node, 8)))
+    chosen = op.Where(required_input(node, 0), real(op, node, 1), real(op, node, 4))
+    return op.QuantizeLinear(chosen, scalar(op, required_input(node, 7)), scalar(op, required_input(node, 8)))
 
 
 @expand("QLinearConcat", domain=MICROSOFT)
 def q_linear_concat(op: Builder, node: Node) -> Any:
-    """Inputs are the output's scale and zero point, then tensor, scale and zero point of each part."""
+    """Inputs are the output's scale and zero point, then tensor, scale and zero point of each operand."""
     if len(node.inputs) < 5 or len(node.inputs) % 3 != 2:
         raise InvalidGraph("inputs must be 2 and then 3 for each part", where=node.label, got=len(node.inputs))
     parts = [real(op, node, i) for i in range(2, len(node.inputs), 3)]
-    joined = op.Concat(*parts, axis=required(node, "axis"))
-    return op.QuantizeLinear(joined, scalar(op, given(node, 0)), scalar(op, given(node, 1)))
+    joined = op.Concat(*parts, axis=required_attribute(node, "axis"))
+    return op.QuantizeLinear(joined, scalar(op, required_input(node, 0)), scalar(op, required_input(node, 1)))
 
 
 @expand("QLinearSoftmax", domain=MICROSOFT)
 def q_linear_softmax(op: Builder, node: Node) -> Any:
     """Softmax along ``axis``, or, as before opset 13, over all axes from it on.
 
-    onnxruntime multiplies by floor(1 / scale): with the usual scale of 1/256 that is dividing by the scale.
+    onnxruntime multiplies by floor(1 / scale); for the usual scale of 1/256 that equals division by the scale.
     """
-    x = given(node, 0)
+    x = required_input(node, 0)
     wide = real(op, node, 0)
-    if required(node, "opset") < 13:
+    if required_attribute(node, "opset") < 13:
         axis = node.attrs.get("axis", 1)
         rank = x.rank
         if rank is not None and axis % rank == rank - 1:
@@ -103,15 +107,17 @@ def q_linear_softmax(op: Builder, node: Node) -> Any:
             y = op.Reshape(op.Softmax(op.Flatten(wide, axis=axis), axis=-1), op.Shape(x))
     else:
         y = op.Softmax(wide, axis=node.attrs.get("axis", -1))
-    step = op.Reciprocal(op.Floor(op.Reciprocal(scalar(op, given(node, 3)))))
+    step = op.Reciprocal(op.Floor(op.Reciprocal(scalar(op, required_input(node, 3)))))
     zero = node.input(4)
     return op.QuantizeLinear(y, step, like(op, 0.0, x) if zero is None else scalar(op, zero))
 
 
 def average_pool(op: Builder, node: Node, last: bool) -> Any:
-    x, rank = given(node, 0), given(node, 0).rank
+    x, rank = required_input(node, 0), required_input(node, 0).rank
     wide = real(op, node, 0)
-    pooled = op.AveragePool(channels_first(op, wide, rank) if last else wide, **kept(node, *POOL, "count_include_pad"))
+    pooled = op.AveragePool(
+        channels_first(op, wide, rank) if last else wide, **shared_attributes(node, *POOL, "count_include_pad")
+    )
     y = rounded(op, node, pooled, x)
     return channels_last(op, y, rank) if last else y
 
@@ -121,7 +127,7 @@ def rounded(op: Builder, node: Node, y: Value, x: Value) -> Any:
     if x.dtype is None:
         return quantized(op, node, y, 3)
     limits = np.iinfo(x.dtype.numpy)
-    units = op.Div(y, scalar(op, given(node, 3)))
+    units = op.Div(y, scalar(op, required_input(node, 3)))
     zero = node.input(4)
     if zero is not None:
         units = op.Add(units, op.Cast(scalar(op, zero), to=dtypes.f32.onnx))
@@ -141,6 +147,6 @@ def nhwc_q_linear_average_pool(op: Builder, node: Node) -> Any:
 @expand("QLinearGlobalAveragePool", domain=MICROSOFT)
 def q_linear_global_average_pool(op: Builder, node: Node) -> Any:
     """The mean over all axes but batch and channel."""
-    last, rank, wide = node.attrs.get("channels_last", 0), given(node, 0).rank, real(op, node, 0)
+    last, rank, wide = node.attrs.get("channels_last", 0), required_input(node, 0).rank, real(op, node, 0)
     mean = op.GlobalAveragePool(channels_first(op, wide, rank) if last else wide)
     return quantized(op, node, channels_last(op, mean, rank) if last else mean, 3)

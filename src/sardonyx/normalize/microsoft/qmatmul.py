@@ -1,4 +1,4 @@
-"""Matrix products of 8-bit matrices: an integer product, then one factor for it."""
+"""Matrix products of 8-bit matrices: an integer product, scaled by one factor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
 from sardonyx.normalize.microsoft.attention import project_and_attend
-from sardonyx.normalize.microsoft.body import MICROSOFT, given, like, scalar, swap_last, total
+from sardonyx.normalize.microsoft.body import MICROSOFT, like, required_input, scalar, sum_given, swap_last
 from sardonyx.normalize.registry import expand
 
 
@@ -19,29 +19,29 @@ def integer_product(op: Builder, a: Value, b: Value, a_zero: Value | None, b_zer
 
 @expand("MatMulIntegerToFloat", domain=MICROSOFT)
 def mat_mul_integer_to_float(op: Builder, node: Node) -> Any:
-    a_scale, b_scale, bias = given(node, 2), given(node, 3), node.input(6)
-    acc = integer_product(op, given(node, 0), given(node, 1), node.input(4), node.input(5))
+    a_scale, b_scale, bias = required_input(node, 2), required_input(node, 3), node.input(6)
+    acc = integer_product(op, required_input(node, 0), required_input(node, 1), node.input(4), node.input(5))
     factor = op.Cast(op.Mul(a_scale, b_scale), to=dtypes.f32.onnx)
-    return total(op, op.CastLike(op.Mul(acc, factor), a_scale), bias)
+    return sum_given(op, op.CastLike(op.Mul(acc, factor), a_scale), bias)
 
 
 @expand("DynamicQuantizeMatMul", domain=MICROSOFT)
 def dynamic_quantize_mat_mul(op: Builder, node: Node) -> Any:
     """A quantized to u8 by its range, then the integer product."""
-    a, a_scale, a_zero = op.DynamicQuantizeLinear(given(node, 0), outputs=3)
-    acc = integer_product(op, a, given(node, 1), a_zero, node.input(3))
-    return total(op, op.Mul(acc, op.Mul(a_scale, given(node, 2))), node.input(4))
+    a, a_scale, a_zero = op.DynamicQuantizeLinear(required_input(node, 0), outputs=3)
+    acc = integer_product(op, a, required_input(node, 1), a_zero, node.input(3))
+    return sum_given(op, op.Mul(acc, op.Mul(a_scale, required_input(node, 2))), node.input(4))
 
 
 @expand("QGemm", domain=MICROSOFT)
 def q_gemm(op: Builder, node: Node) -> Any:
-    """alpha A'B' + C, where C is an i32 in units of the product; quantized where an output scale is given."""
-    a = swap_last(op, given(node, 0)) if node.attrs.get("transA", 0) else given(node, 0)
-    b = swap_last(op, given(node, 3)) if node.attrs.get("transB", 0) else given(node, 3)
+    """alpha A'B' + C, where C is an i32 in units of the product; quantized if an output scale is given."""
+    a = swap_last(op, required_input(node, 0)) if node.attrs.get("transA", 0) else required_input(node, 0)
+    b = swap_last(op, required_input(node, 3)) if node.attrs.get("transB", 0) else required_input(node, 3)
     acc = op.MatMulInteger(a, b, node.input(2), node.input(5))
     c, y_scale, y_zero = node.input(6), node.input(7), node.input(8)
-    wide = op.Cast(total(op, acc, c), to=dtypes.f32.onnx)
-    factor = op.Mul(given(node, 1), given(node, 4))
+    wide = op.Cast(sum_given(op, acc, c), to=dtypes.f32.onnx)
+    factor = op.Mul(required_input(node, 1), required_input(node, 4))
     alpha = node.attrs.get("alpha", 1.0)
     if alpha != 1.0:
         factor = op.Mul(factor, op.const(alpha))
@@ -54,7 +54,7 @@ def q_gemm(op: Builder, node: Node) -> Any:
 @expand("QAttention", domain=MICROSOFT)
 def q_attention(op: Builder, node: Node) -> tuple[Value, ...]:
     """Attention with an 8-bit input projection."""
-    x, weight, bias, x_scale, w_scale = (given(node, i) for i in range(5))
+    x, weight, bias, x_scale, w_scale = (required_input(node, i) for i in range(5))
     acc = integer_product(op, x, weight, node.input(6), node.input(7))
     factor = op.Cast(op.Mul(x_scale, w_scale), to=dtypes.f32.onnx)
     projected = op.Add(op.CastLike(op.Mul(acc, factor), bias), bias)

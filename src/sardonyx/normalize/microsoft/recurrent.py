@@ -6,14 +6,14 @@ from typing import Any
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
-from sardonyx.normalize.microsoft.body import MICROSOFT, given, kept, several
+from sardonyx.normalize.microsoft.body import MICROSOFT, call_tuple, required_input, shared_attributes
 from sardonyx.normalize.registry import expand
 
 ATTRIBUTES = ("activation_alpha", "activation_beta", "activations", "clip", "direction", "hidden_size", "input_forget")
 
 
 def weight(op: Builder, quantized: Value, scale: Value, zero: Value) -> Any:
-    """The real weights as LSTM takes them: (directions, 4 * hidden, inputs)."""
+    """The dequantized weights in LSTM's layout: (directions, 4 * hidden, inputs)."""
     if scale.rank == 1:
         scale, zero = (op.Unsqueeze(v, op.const([1])) for v in (scale, zero))
     scale, zero = (op.Unsqueeze(v, op.const([1])) for v in (scale, zero))
@@ -24,7 +24,16 @@ def weight(op: Builder, quantized: Value, scale: Value, zero: Value) -> Any:
 @expand("DynamicQuantizeLSTM", domain=MICROSOFT)
 def dynamic_quantize_lstm(op: Builder, node: Node) -> tuple[Value, ...]:
     """LSTM with the weights dequantized. onnxruntime also quantizes input and state, step by step, for speed."""
-    w = weight(op, given(node, 1), given(node, 8), given(node, 9))
-    r = weight(op, given(node, 2), given(node, 10), given(node, 11))
+    w = weight(op, required_input(node, 1), required_input(node, 8), required_input(node, 9))
+    r = weight(op, required_input(node, 2), required_input(node, 10), required_input(node, 11))
     rest = [node.input(i) for i in range(3, 8)]
-    return several(op, "LSTM", given(node, 0), w, r, *rest, outputs=len(node.outputs), **kept(node, *ATTRIBUTES))
+    return call_tuple(
+        op,
+        "LSTM",
+        required_input(node, 0),
+        w,
+        r,
+        *rest,
+        outputs=len(node.outputs),
+        **shared_attributes(node, *ATTRIBUTES),
+    )

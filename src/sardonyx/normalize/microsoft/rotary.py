@@ -1,4 +1,4 @@
-"""Rotary position embedding, where positions may be one offset, and the number of heads may be left to the cache."""
+"""Rotary position embedding; positions may be a single offset, and the number of heads may follow from the cache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ from typing import Any
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
-from sardonyx.normalize.microsoft.body import END, MICROSOFT, count, cut, dim, given, rank_of, refuse, shape
+from sardonyx.normalize.microsoft.body import (
+    END,
+    MICROSOFT,
+    count,
+    dim,
+    rank_of,
+    refuse,
+    required_input,
+    shape,
+    slice_axis,
+)
 from sardonyx.normalize.registry import expand
 
 
@@ -21,18 +31,18 @@ def join_heads(op: Builder, x: Value) -> Any:
 
 
 def rotate(op: Builder, x: Value, positions: Value, cos: Value, sin: Value, interleaved: int) -> Any:
-    """x of four axes rotated; a cache narrower than half a head leaves the rest of the head as it is."""
+    """Rotate x of rank 4. If the cache is narrower than half a head, the rest of the head is unchanged."""
     width = None if cos.shape is None else cos.shape[-1]
     if isinstance(width, int):
         return op.RotaryEmbedding(x, cos, sin, positions, interleaved=interleaved, rotary_embedding_dim=2 * width)
     turning = op.Mul(dim(op, cos, -1), op.const([2]))
-    turned = op.RotaryEmbedding(cut(op, x, 0, turning, 3), cos, sin, positions, interleaved=interleaved)
-    return op.Concat(turned, cut(op, x, turning, END, 3), axis=3)
+    turned = op.RotaryEmbedding(slice_axis(op, x, 0, turning, 3), cos, sin, positions, interleaved=interleaved)
+    return op.Concat(turned, slice_axis(op, x, turning, END, 3), axis=3)
 
 
 @expand("RotaryEmbedding", domain=MICROSOFT)
 def rotary_embedding(op: Builder, node: Node) -> Any:
-    x, positions, cos, sin = (given(node, i) for i in range(4))
+    x, positions, cos, sin = (required_input(node, i) for i in range(4))
     heads, rotary = node.attrs.get("num_heads", 0), node.attrs.get("rotary_embedding_dim", 0)
     interleaved = node.attrs.get("interleaved", 0)
     flat = rank_of(node, 0) == 3

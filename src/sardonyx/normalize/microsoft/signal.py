@@ -1,4 +1,4 @@
-"""Real Fourier transforms over the last axes, complex numbers as pairs in one more axis."""
+"""Real Fourier transforms over the last axes; a further axis holds real and imaginary parts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node
-from sardonyx.normalize.microsoft.body import MICROSOFT, given, refuse
+from sardonyx.normalize.microsoft.body import MICROSOFT, refuse, required_input
 from sardonyx.normalize.registry import expand
 
 
@@ -18,15 +18,15 @@ def check(node: Node) -> None:
 @expand("Rfft", domain=MICROSOFT)
 def rfft(op: Builder, node: Node) -> Any:
     check(node)
-    pairs = op.Unsqueeze(given(node, 0), op.const([-1]))
+    pairs = op.Unsqueeze(required_input(node, 0), op.const([-1]))
     return op.DFT(pairs, None, op.const(-2), onesided=1)
 
 
 @expand("Irfft", domain=MICROSOFT)
 def irfft(op: Builder, node: Node) -> Any:
-    """The inverse for an even length, divided by it."""
+    """The inverse for an even length, scaled by 1 / length."""
     check(node)
-    return op.Squeeze(op.DFT(given(node, 0), None, op.const(-2), onesided=1, inverse=1), op.const([-1]))
+    return op.Squeeze(op.DFT(required_input(node, 0), None, op.const(-2), onesided=1, inverse=1), op.const([-1]))
 
 
 @expand("ComplexMul", domain=MICROSOFT)
@@ -41,7 +41,7 @@ def complex_mul_conj(op: Builder, node: Node) -> Any:
 
 def complex_product(op: Builder, node: Node, *, conjugate: bool) -> Any:
     """(a + bi)(c + di), or with (c - di)."""
-    (a, b), (c, d) = (op.Split(given(node, i), outputs=2, axis=-1, num_outputs=2) for i in (0, 1))
+    (a, b), (c, d) = (op.Split(required_input(node, i), outputs=2, axis=-1, num_outputs=2) for i in (0, 1))
     if conjugate:
         d = op.Neg(d)
     re = op.Sub(op.Mul(a, c), op.Mul(b, d))

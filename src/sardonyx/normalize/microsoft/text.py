@@ -1,4 +1,4 @@
-"""Tokenizer has no body over ai.onnx; its attributes are looked at before anything runs."""
+"""Tokenizer has no body over ai.onnx; its attributes are checked at load time."""
 
 from __future__ import annotations
 

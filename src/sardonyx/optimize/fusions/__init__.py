@@ -1,1 +1,1 @@
-"""Fusions into operators of ai.onnx, a file a family. Each class is a pass of its own name."""
+"""Fusions into operators of ai.onnx, one file per family. Each class is a pass of its name."""

@@ -1,4 +1,4 @@
-"""Activation functions written out: Gelu, Swish, Mish, the hard and the leaky ones."""
+"""Fusions of written-out activations: Gelu, Swish, Mish, HardSigmoid, LeakyRelu and others."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ CUBIC = 0.044715
 
 
 def scaled(op: Any, x: Any, factor: float) -> Any:
-    """x * factor, or x over its inverse."""
+    """x * factor, or x / (1 / factor)."""
     return op.either(x * factor, x / (1 / factor))
 
 
 def half_product(op: Any, x: Any, y: Any) -> tuple[Any, ...]:
-    """x * y / 2 in every association."""
+    """x * y / 2 in any association."""
     return (scaled(op, x, 0.5) * y, x * scaled(op, y, 0.5), (x * y) * 0.5, (x * y) / 2.0)
 
 
@@ -186,7 +186,7 @@ class FusePRelu(Fusion):
 
 
 def _fitting(slope: Value, x: Value) -> Value:
-    """A slope that broadcasts to ``x`` and leaves its shape as it is."""
+    """A slope that broadcasts to ``x`` without enlarging it."""
     known = slope.shape is not None and x.shape is not None and len(slope.shape) <= len(x.shape)
     require(known, "the slope is not known to broadcast to the input", slope)
     pairs = zip(reversed(slope.shape or ()), reversed(x.shape or ()), strict=False)

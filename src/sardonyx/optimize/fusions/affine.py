@@ -1,7 +1,7 @@
-"""y * scale + shift, one number per channel: what a constant factor, a constant term or a BatchNormalization does to a
-product, and how it goes into the product's own weights.
+"""Folding y * scale + shift, with one number per channel, into the weights of a product. It comes from a constant
+factor or term or a BatchNormalization.
 
-Weights stay lazy: a folded weight is computed when somebody first reads it, in f32 where it is stored in less.
+Weights stay lazy: a folded weight is computed on first use, in f32 if it is stored in a narrower type.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Vector: TypeAlias = "Callable[[], Array]"
 
 @dataclass(frozen=True)
 class Affine:
-    """y * scale + shift; None stands for 1 and for 0."""
+    """y * scale + shift; None means 1 and 0."""
 
     scale: Vector | None = None
     shift: Vector | None = None
 
 
 class Constant(Var):
-    """Any constant, by name."""
+    """Matches any constant, by name."""
 
     def match(self, value: Value | None, m: Match) -> Iterator[Match]:
         if value is not None and value.is_const:
@@ -41,12 +41,12 @@ class Constant(Var):
 
 
 def lazy(dtype: DType, shape: tuple[int, ...], compute: Vector, name: str) -> Tensor:
-    """A constant computed on demand and rounded once, to its own type."""
+    """A constant computed on demand and rounded once to its type."""
     return Tensor(dtype, shape, lambda: np.asarray(compute(), dtype.numpy, order="C"), name=name)
 
 
 def wide(tensor: Tensor) -> Array:
-    """The elements, in f32 where they are stored in less."""
+    """The elements, in f32 if they are stored in a narrower type."""
     array = tensor.numpy()
     return array if tensor.dtype is dtypes.f64 else array.astype(np.float32)
 
@@ -58,7 +58,7 @@ def constant(value: Value, what: str) -> Tensor:
 
 
 def per_channel(value: Value, channels: int, rank: int, axis: int) -> Vector:
-    """A constant that differs along one axis of the result only, and does not enlarge it."""
+    """A constant that varies along one axis of the result only, and does not enlarge it."""
     tensor = constant(value, "the operand")
     shape = (1,) * (rank - len(tensor.shape)) + tensor.shape
     fits = len(tensor.shape) <= rank and all(d == 1 or (i == axis and d == channels) for i, d in enumerate(shape))
@@ -79,7 +79,7 @@ def term(c: Vector, node: Node, y: Value) -> Affine:
 
 
 def batch_norm(m: Match, channels: int) -> Affine:
-    """The inference form of the BatchNormalization whose node the match names ``norm``."""
+    """The affine function of an inference BatchNormalization, which the match calls ``norm``."""
     node = m.node("norm")
     require(not attribute(node, "training_mode"), "it normalizes by the batch at hand")
     scale, bias, mean, var = (constant(v, what) for what, v in _statistics(m))
@@ -98,5 +98,5 @@ def _statistics(m: Match) -> list[tuple[str, Value]]:
 
 
 def normalized(op: Any, y: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
-    """The pattern that ``batch_norm`` reads."""
+    """The pattern that ``batch_norm`` interprets."""
     return op.BatchNormalization(y, scale, bias, mean, var, name="norm")

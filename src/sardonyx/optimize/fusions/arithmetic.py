@@ -1,4 +1,4 @@
-"""Pointwise expressions that say the same with fewer operators."""
+"""Simplifications of pointwise expressions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class FuseNotWhere(Fusion):
 
 
 class Clamp(Fusion):
-    """Expressions that keep x between two constants."""
+    """Expressions that limit x by two constants."""
 
     def bounded(self, op: Builder, x: Value, low: float, high: float) -> Any:
         """Clip(x, low, high), or Relu(x)."""
@@ -64,7 +64,7 @@ def _bounds(low: Value | None, high: Value | None) -> tuple[float, float]:
 
 @fusion
 class FuseClips(Clamp):
-    """Clip(Clip(x, a, b), c, d)  ->  Clip(x, e, f), and so where either is a Relu, which is Clip(x, 0)."""
+    """Clip(Clip(x, a, b), c, d)  ->  Clip(x, e, f); a Relu counts as Clip(x, 0)."""
 
     def pattern(self, op: Any, x: Any) -> Any:
         kinds = ("Clip", "Relu")
@@ -107,7 +107,7 @@ class FuseMinMax(Clamp):
 
 @fusion
 class FoldShapeOfPointwise(Fusion):
-    """Shape(f(x))  ->  Shape(x), of an operator that works element by element."""
+    """Shape(f(x))  ->  Shape(x), for elementwise f."""
 
     shares = True
 
@@ -119,7 +119,7 @@ class FoldShapeOfPointwise(Fusion):
 
 
 class PowersOfTwo(Constant):
-    """Floats whose inverses, too, are exact."""
+    """Matches floats whose reciprocals are exact."""
 
     def match(self, value: Value | None, m: Match) -> Iterator[Match]:
         for found in super().match(value, m):
@@ -132,7 +132,7 @@ class PowersOfTwo(Constant):
 
 @fusion
 class MultiplyByReciprocal(Fusion):
-    """x / c  ->  x * (1 / c), where c holds powers of two, so that no bit changes."""
+    """x / c  ->  x * (1 / c) for powers of two, where results are bit-identical."""
 
     def pattern(self, op: Any, x: Any) -> Any:
         return x / PowersOfTwo("c")
@@ -142,7 +142,7 @@ class MultiplyByReciprocal(Fusion):
 
 
 MAX_ELEMENTS = 1024
-"""Elements of a divisor that are looked at."""
+"""Largest divisor that is inspected."""
 
 MAX_EXPONENT = 14
-"""Of powers of two whose inverses every float type holds without loss."""
+"""Largest power of two whose reciprocal is exact in every float type."""

@@ -1,7 +1,7 @@
-"""Attention written out: softmax(scale * Q @ K^T + mask) @ V, in the forms that exporters give it.
+"""Fuses written-out attention: softmax(scale * Q @ K^T + mask) @ V, in the forms of exporters.
 
-``FuseAttention`` finds the core, over four axes (batch, heads, length, size). What surrounds it is taken in by the
-passes of ``heads``: scales of Q and K, caches, repeated and split heads.
+``FuseAttention`` matches the core, over four axes (batch, heads, length, size). Later passes fold in what surrounds it:
+scales of Q and K, caches, repeated and split heads.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from sardonyx.optimize.pattern import Match, Var
 SWAP = [0, 1, 3, 2]
 
 STEPS = 2
-"""How often an exporter masks scores: by a causal mask or a position bias, and by a padding mask."""
+"""How often exporters mask scores: by a causal mask or position bias, and by a padding mask."""
 
 
 def masked(op: Any, scores: Any) -> Any:
-    """The pattern of scores that are scaled, capped and masked, or are not."""
+    """The pattern of optionally scaled, capped and masked scores."""
     scaled = op.either(scores * Var("times"), scores / Var("over"), scores)
     scores = op.either(op.Tanh(scaled / Var("cap")) * Var("back"), scaled)
     for i in range(STEPS):
@@ -35,7 +35,7 @@ def masked(op: Any, scores: Any) -> Any:
 class FuseAttention(Fusion):
     """Softmax(scale * MatMul(q, k^T) + mask) @ v  ->  Attention(q, k, v, mask).
 
-    A row whose keys are all masked by -inf is zero afterwards, where the written form divides 0 by 0.
+    A row whose keys are all masked by -inf becomes zero; the written-out form divides 0 by 0.
     """
 
     def pattern(self, op: Any, q: Any, kt: Any, v: Any) -> Any:
@@ -49,7 +49,7 @@ class FuseAttention(Fusion):
 
 
 def attend(op: Builder, m: Match, q: Value, k: Value, v: Value) -> Any:
-    """Attention as the match says that it is scaled, capped and masked."""
+    """Attention with the scale, cap and masks of the match."""
     mask = combine(op, _terms(m), _scores(q, k, v))
     require(q.dtype is not None and q.dtype is k.dtype and q.dtype is v.dtype, "queries and values differ in type", v)
     scale, cap = 1.0, None
@@ -66,7 +66,7 @@ def attend(op: Builder, m: Match, q: Value, k: Value, v: Value) -> Any:
 
 
 def _keys(op: Builder, kt: Value, depth: int = 8) -> Value:
-    """The value whose last two axes ``kt`` has exchanged; what scales it stays, for the pass that takes scales in."""
+    """The value that ``kt`` transposes in its last two axes. A scale on it is kept for FoldAttentionScale."""
     require(kt.rank == 4, "the keys are not known to have 4 axes", kt)
     node = kt.producer
     if node is not None and node.op_type in ("Mul", "Div") and depth:
@@ -84,7 +84,7 @@ def _keys(op: Builder, kt: Value, depth: int = 8) -> Value:
 
 
 def _swapped_flat(kt: Value) -> Value | None:
-    """``x`` where ``kt`` is Reshape(Transpose(Reshape(x))), batch and heads being one axis while the others change."""
+    """``x`` if ``kt`` is Reshape(Transpose(Reshape(x))), with batch and heads flattened around the transpose."""
     transposed = _source(kt, "Reshape")
     flat = _source(transposed, "Transpose")
     x = _source(flat, "Reshape")
@@ -98,12 +98,12 @@ def _swapped_flat(kt: Value) -> Value | None:
 
 
 def _source(x: Value | None, op_type: str) -> Value | None:
-    """What the node of this type that gives ``x`` is applied to."""
+    """The input of the node of this type that computes ``x``."""
     return x.producer.inputs[0] if x is not None and x.producer is not None and x.producer.op_type == op_type else None
 
 
 def _scores(q: Value, k: Value, v: Value) -> tuple[Dim, ...]:
-    """The shape of the scores. The operator does not broadcast Q, K and V against each other as MatMul does."""
+    """The shape of the scores. Attention does not broadcast Q, K and V against each other as MatMul does."""
     require(q.shape is not None and len(q.shape) == 4, "the queries are not known to have 4 axes", q)
     require(v.shape is not None and len(v.shape) == 4, "the values are not known to have 4 axes", v)
     assert q.shape is not None and k.shape is not None and v.shape is not None

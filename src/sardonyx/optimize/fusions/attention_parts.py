@@ -1,4 +1,4 @@
-"""What stands around Attention: scales, caches that grow, heads that are repeated."""
+"""Folds scales, growing caches and repeated heads into Attention."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sardonyx.optimize.pattern import Match, Var
 
 
 def attention(op: Any, q: Any, k: Any, v: Any, mask: Any = None) -> Any:
-    """The pattern of an Attention, whatever its mask and its other inputs are."""
+    """The pattern of an Attention with any mask and further inputs."""
     rest = (op.optional(name) for name in ("past_key", "past_value", "lengths"))
     return op.Attention(q, k, v, op.optional("mask") if mask is None else mask, *rest, name="attention")
 
@@ -23,14 +23,14 @@ _SAME: Any = object()
 
 
 def rewritten(op: Builder, m: Match, q: Value, k: Value, v: Value, *, mask: Any = _SAME, **attrs: Any) -> Any:
-    """The matched Attention over other values."""
+    """The matched Attention with other inputs."""
     node = m.node("attention")
     inputs = (q, k, v, m.mask if mask is _SAME else mask, m.past_key, m.past_value, m.lengths)
     return op.call("", "Attention", *inputs, outputs=len(node.outputs), **{**node.attrs, **attrs})
 
 
 class Scalar(Var):
-    """A constant of one element, by name."""
+    """Matches a constant of one element, by name."""
 
     def match(self, value: Value | None, m: Match) -> Iterator[Match]:
         if value is not None and value.is_scalar_const:
@@ -65,7 +65,7 @@ class FoldAttentionScale(Fusion):
 
 
 def scale_of(node: Node) -> float | None:
-    """What an Attention multiplies its scores by, where it is known."""
+    """The scale of an Attention's scores, if known."""
     if "scale" in node.attrs:
         return float(node.attrs["scale"])
     q = node.inputs[0]
@@ -78,7 +78,7 @@ def scale_of(node: Node) -> float | None:
 
 @fusion
 class FoldRepeatedHeads(Fusion):
-    """Attention(q, repeat(k), repeat(v))  ->  Attention(q, k, v), whose query heads share key heads."""
+    """Attention(q, repeat(k), repeat(v))  ->  Attention(q, k, v), where query heads share key heads."""
 
     shares = True
 
@@ -100,12 +100,12 @@ class FoldRepeatedHeads(Fusion):
 
 
 def same(a: Dim, b: Dim) -> bool:
-    """Are two sizes known to be one?"""
+    """Whether two sizes are known to be equal."""
     return a is not None and a == b
 
 
 def _require_repeated(x: Value, wide: Value, flat: Value) -> None:
-    """Is every head of (batch, heads, length, size) followed by its own copies?"""
+    """Refuse unless every head of (batch, heads, length, size) is followed by its own copies."""
     a, b, c = x.shape, wide.shape, flat.shape
     require(a is not None and len(a) == 4, "what is repeated is not known to have 4 axes", x)
     require(
@@ -123,7 +123,7 @@ def _require_repeated(x: Value, wide: Value, flat: Value) -> None:
 def fold_past(graph: Graph, log: Log) -> None:
     """Attention(q, Concat(past_key, k), Concat(past_value, v))  ->  Attention(q, k, v, past_key, past_value).
 
-    What the Concats gave is then read from the operator's further outputs.
+    The results of the Concats become further outputs of the operator.
     """
     for node in graph.nodes:
         for _, sub in node.subgraphs():

@@ -1,4 +1,4 @@
-"""How operators depend on the order of the axes of what they read."""
+"""How operators depend on the order of their inputs' axes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ UNARY = frozenset({
     "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh",
     "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu",
 })  # fmt: skip
-"""Work on each element of their first input alone."""
+"""Elementwise in their first input."""
 
 BROADCASTING = frozenset({
     "Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual",
     "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor",
 })  # fmt: skip
-"""Work on each element of all their inputs."""
+"""Elementwise in all inputs."""
 
 BY_AXIS = frozenset({
     "ArgMax", "ArgMin", "Concat", "DequantizeLinear", "Hardmax", "LogSoftmax", "QuantizeLinear", "Softmax", "Split",
 })  # fmt: skip
-"""Name their axis in an attribute."""
+"""Operators with an axis attribute."""
 
 REDUCTIONS = frozenset({
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
@@ -43,7 +43,7 @@ AXES_INPUT = {**dict.fromkeys(REDUCTIONS, 1), "Pad": 3, "Slice": 3}
 
 
 def perm_of(node: Node | None) -> Perm | None:
-    """What a Transpose does; None for another node, or where the rank is not known or another."""
+    """The permutation of a Transpose; None for another node, or if the rank is unknown or does not match."""
     if node is None or node.op_type != "Transpose" or node.domain:
         return None
     perm = node.attrs.get("perm")
@@ -54,7 +54,7 @@ def perm_of(node: Node | None) -> Perm | None:
 
 
 def composed(first: Perm, second: Perm) -> Perm:
-    """Transpose(Transpose(x, first), second) as one."""
+    """Two permutations as one: Transpose(Transpose(x, first), second)."""
     return [first[axis] for axis in second]
 
 
@@ -68,7 +68,7 @@ def is_data(node: Node, i: int) -> bool:
 
 
 def member_rank(node: Node) -> int | None:
-    """The rank in which a node could work in any order of axes; None when it could not."""
+    """The rank of a node that could work in any order of axes; None for other nodes."""
     if node.domain or node.op_type not in MEMBERS:
         return None
     rank = node.outputs[0].rank
@@ -107,8 +107,8 @@ def _axes_can_move(node: Node) -> bool:
     return node.op_type in REDUCTIONS
 
 
-def turned_inputs(node: Node, order: Perm) -> tuple[list[Any], dict[str, Any]]:
-    """A node's inputs and attributes, its axes renamed; inputs with the axes of the result are the old ones."""
+def permuted_inputs(node: Node, order: Perm) -> tuple[list[Any], dict[str, Any]]:
+    """A node's inputs and attributes for another order of axes; inputs with the axes of the result are unchanged."""
     inputs: list[Any] = list(node.inputs)
     attrs, at = dict(node.attrs), inverse(order)
     if node.op_type in BY_AXIS:
@@ -123,8 +123,8 @@ def turned_inputs(node: Node, order: Perm) -> tuple[list[Any], dict[str, Any]]:
     return inputs, attrs
 
 
-def turned_const(value: Value, order: Perm, rank: int) -> Tensor:
-    """A constant operand in another order of axes, brought to full rank."""
+def permuted_const(value: Value, order: Perm, rank: int) -> Tensor:
+    """A constant operand in another order of axes, at full rank."""
     tensor = value.const
     assert tensor is not None
     shape = (1,) * (rank - len(tensor.shape)) + tensor.shape
@@ -132,7 +132,7 @@ def turned_const(value: Value, order: Perm, rank: int) -> Tensor:
 
 
 def transposed(tensor: Tensor, shape: tuple[int, ...], order: Perm) -> Tensor:
-    """A constant reshaped and transposed, when somebody first reads it."""
+    """A constant reshaped and transposed on first use."""
     return Tensor(
         tensor.dtype,
         tuple(shape[axis] for axis in order),

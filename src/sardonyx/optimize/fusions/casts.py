@@ -1,4 +1,4 @@
-"""Conversions: CastLike, Cast after Cast, QuantizeLinear after DequantizeLinear."""
+"""Simplifies conversions: CastLike, Cast after Cast, QuantizeLinear after DequantizeLinear."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sardonyx.optimize.fusion import Fusion, fusion, require
 from sardonyx.optimize.pattern import Match, attribute
 
 EXACT_BITS = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8}
-"""Integers of this many bits are exact in a float."""
+"""Integers with this many bits are exact in a float."""
 
 
-def holds(middle: DType, given: DType) -> bool:
-    """Whether every element of one type is one of another."""
+def represents_all(middle: DType, given: DType) -> bool:
+    """Whether ``middle`` represents every value of ``given`` exactly."""
     if given is middle or given.kind == "bool":
         return middle.kind in ("bool", "int", "uint") or middle.name in EXACT_BITS
     if given.is_integer and middle.is_integer:
@@ -44,7 +44,7 @@ class FoldCastLike(Fusion):
 
 @fusion
 class FuseCasts(Fusion):
-    """Cast(Cast(x))  ->  Cast(x), where the type between holds every element of x."""
+    """Cast(Cast(x))  ->  Cast(x), if the intermediate type represents every value of x."""
 
     def pattern(self, op: Any, x: Any) -> Any:
         return op.Cast(op.Cast(x, name="inner"), name="outer")
@@ -52,7 +52,7 @@ class FuseCasts(Fusion):
     def rewrite(self, op: Builder, m: Match) -> Any:
         middle = dtypes.of_onnx(m.node("inner").attrs["to"])
         require(m.x.dtype is not None, "the type of the input is not known", m.x)
-        require(holds(middle, m.x.dtype), f"{middle} does not hold every {m.x.dtype}", m.x)
+        require(represents_all(middle, m.x.dtype), f"{middle} does not hold every {m.x.dtype}", m.x)
         return op.Cast(m.x, **m.node("outer").attrs)
 
 
@@ -80,7 +80,7 @@ class CancelQuantization(Fusion):
 
 
 def _equal(a: Value | None, b: Value | None) -> bool:
-    """Whether two constants are the same; one that is left out is zero."""
+    """Whether two constants are equal; an omitted one is zero."""
     if a is b:
         return True
     if any(v is not None and not v.is_const for v in (a, b)):

@@ -1,4 +1,4 @@
-"""What rewrites ask about values before they trust a pattern."""
+"""Conditions on matched values that rewrites require."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sardonyx.optimize.pattern import Match
 
 
 def root(m: Match) -> Node:
-    """The node whose output the pattern describes."""
+    """The node whose output the pattern matches."""
     return next(iter(m.nodes.values()))
 
 
@@ -21,13 +21,13 @@ def result(m: Match) -> Value:
 
 
 def require_float(x: Value, *, double: bool = True) -> None:
-    """``double``: whether every consumer that knows the fused operator knows it for doubles."""
+    """``double``: whether all readers of the fused operator support doubles."""
     require(is_float(x.type), "the elements are not known to be floats", x)
     require(double or x.dtype is not dtypes.f64, "the operator is seldom implemented for doubles", x)
 
 
 def require_shape_of(m: Match, x: Value) -> None:
-    """The pattern's constants, of one element, must not have given the result more dimensions than ``x`` has."""
+    """Refuse if the pattern's scalar constants give the result a higher rank than ``x``."""
     y = result(m)
     require(x.rank is not None and x.rank == y.rank, f"the rank is not that of {x.name}", y)
 
@@ -40,12 +40,12 @@ def fits_trailing(v: Value, x: Value, count: int = 1) -> bool:
 
 
 def same_shape(a: Value, b: Value) -> bool:
-    """Whether two values are known to have one shape."""
+    """Whether two values are known to have equal shapes."""
     return a.shape is not None and a.shape == b.shape and None not in a.shape
 
 
 def sizes(v: Value, first: int, last: int | None = None) -> tuple[int, ...] | None:
-    """Some dimensions of a value, where all of them are known numbers."""
+    """Some dimensions of a value, if all are known numbers."""
     if v.shape is None:
         return None
     dims = tuple(d for d in v.shape[first:last] if isinstance(d, int))

@@ -1,4 +1,4 @@
-"""What surrounds a convolution and fits into its weights, its bias or its padding."""
+"""Folds operators around a convolution into its weights, bias or padding."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def weights(w: Value) -> Tensor:
 
 
 class FoldIntoConv(Fusion):
-    """affine(Conv(x, w, b))  ->  Conv(x, w', b'), and so for ConvTranspose."""
+    """affine(Conv(x, w, b))  ->  Conv(x, w', b'); also for ConvTranspose."""
 
     def affine(self, m: Match, y: Value, channels: int, rank: int) -> Affine:
         raise NotImplementedError
@@ -65,7 +65,7 @@ class FoldConvBatchNorm(FoldIntoConv):
 
 @fusion
 class FoldConvMul(FoldIntoConv):
-    """Conv(x, w, b) * c  ->  Conv(x, w * c, b * c), and so for a division."""
+    """Conv(x, w, b) * c  ->  Conv(x, w * c, b * c); also for a division."""
 
     def pattern(self, op: Any, x: Any, w: Any) -> Any:
         y, c = convolved(op, x, w), Constant("c")
@@ -77,7 +77,7 @@ class FoldConvMul(FoldIntoConv):
 
 @fusion
 class FoldConvAdd(FoldIntoConv):
-    """Conv(x, w, b) + c  ->  Conv(x, w, b + c), and so for a subtraction either way."""
+    """Conv(x, w, b) + c  ->  Conv(x, w, b + c); also for subtractions."""
 
     def pattern(self, op: Any, x: Any, w: Any) -> Any:
         y, c = convolved(op, x, w), Constant("c")
@@ -107,7 +107,7 @@ class FoldBeforeConv(Fusion):
 
 @fusion
 class FoldBatchNormConv(FoldBeforeConv):
-    """Conv(BatchNormalization(x), w, b)  ->  Conv(x, w', b'), where nothing is padded."""
+    """Conv(BatchNormalization(x), w, b)  ->  Conv(x, w', b'), without padding."""
 
     def pattern(self, op: Any, x: Any, w: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
         return op.Conv(normalized(op, x, scale, bias, mean, var), w, op.optional("b"), name="conv")
@@ -130,7 +130,7 @@ class FoldMulConv(FoldBeforeConv):
 
 @fusion
 class FoldGatherConv(Fusion):
-    """Conv(channels of x in another order, w)  ->  Conv(x, w'), the channels of the weight put in order instead."""
+    """Conv(permuted channels of x, w)  ->  Conv(x, w'), with the weight's channels permuted instead."""
 
     def pattern(self, op: Any, x: Any, w: Any) -> Any:
         return op.Conv(op.Gather(x, Constant("order"), axis=1), w, op.optional("b"), name="conv", group=1)
@@ -175,7 +175,7 @@ def _new_bias(weight: Tensor, bias: Tensor | None, channels: int, affine: Affine
 
 
 def _over_inputs(weight: Tensor, groups: int, vector: Array) -> Array:
-    """One number per input channel, laid along the weight of a Conv."""
+    """One number per input channel, broadcastable to a Conv's weight."""
     out, inner, *space = weight.shape
     by_group = vector.reshape(groups, inner)
     return np.repeat(by_group, out // groups, axis=0).reshape(out, inner, *[1] * len(space))

@@ -1,4 +1,4 @@
-"""Attention whose products have batch and heads in one axis, as older exporters and decomposed Einsums write it."""
+"""Fuses attention with batch and heads flattened into one axis, as older exporters and decomposed Einsums write it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sardonyx.optimize.pattern import Match, Var
 
 
 class Flat(Var):
-    """A value over three axes, by name."""
+    """Matches a value with three axes, by name."""
 
     def match(self, value: Value | None, m: Match) -> Iterator[Match]:
         if value is not None and value.rank == 3:
@@ -27,7 +27,7 @@ class FuseFlatAttention(Fusion):
     """Reshape(Softmax(mask(MatMul(q, k^T))) @ v)  ->  Reshape(Attention(q, k, v)).
 
     The products are over (batch * heads, length, size). Scores may have four axes while they are masked, and may be
-    computed as k @ q^T and turned.
+    computed as k @ q^T and transposed.
     """
 
     def pattern(self, op: Any, to: Any) -> Any:
@@ -61,7 +61,7 @@ class FuseFlatAttention(Fusion):
         return op.Reshape(y, m.to, allowzero=out.attrs.get("allowzero"))
 
     def _heads(self, m: Match, found: Any) -> tuple[Dim, Dim]:
-        """Batch and heads, from any value that has them apart."""
+        """Batch and heads, from any value in which they are separate axes."""
         shapes = [found["open"].outputs[0].shape] if "open" in found else []
         for x in (m.a, m.b, m.v):
             source = _source(x, "Reshape") or _source(_source(x, "Transpose"), "Reshape")
@@ -76,7 +76,7 @@ def _source(x: Value | None, op_type: str) -> Value | None:
 
 
 def _open(op: Builder, x: Value, heads: tuple[Dim, Dim], *, swap: bool = False) -> Value:
-    """(batch * heads, rows, columns) as (batch, heads, rows, columns), or with the last two axes exchanged."""
+    """(batch * heads, rows, columns) as (batch, heads, rows, columns), optionally with the last two axes swapped."""
     inner = _source(x, "Transpose")
     if inner is not None and x.producer is not None and x.producer.attrs.get("perm") == [0, 2, 1]:
         return _open(op, inner, heads, swap=not swap)

@@ -1,4 +1,4 @@
-"""Products of matrices and what fits into them."""
+"""Fuses and folds operators around matrix products."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from sardonyx.optimize.fusions.affine import (
 from sardonyx.optimize.pattern import Match, Var, attribute
 
 
-def _turns(perm: list[int] | None) -> bool:
+def _swaps_matrix_axes(perm: list[int] | None) -> bool:
     return perm is None or perm == [1, 0]
 
 
 class Matrix(Var):
-    """A value that is not known to be anything but a matrix."""
+    """Matches a value of rank 2, or of unknown rank."""
 
     def match(self, value: Value | None, m: Match) -> Iterator[Match]:
         if value is not None and value.rank in (2, None):
@@ -40,7 +40,7 @@ class Matrix(Var):
 
 @fusion
 class FuseMatMulAdd(Fusion):
-    """MatMul(a, b) + c  ->  Gemm(a, b, c), of matrices."""
+    """MatMul(a, b) + c  ->  Gemm(a, b, c), for matrices."""
 
     def pattern(self, op: Any, c: Any) -> Any:
         return op.MatMul(Matrix("a"), Matrix("b")) + c
@@ -75,12 +75,15 @@ class FuseGemmAdd(Fusion):
 
 @fusion
 class FuseGemmTranspose(Fusion):
-    """Gemm(Transpose(a), b)  ->  Gemm(a, b, transA), for either factor."""
+    """Gemm(Transpose(a), b)  ->  Gemm(a, b, transA), for either operand."""
 
     shares = True
 
     def pattern(self, op: Any, a: Any, b: Any) -> Any:
-        turned_a, turned_b = op.Transpose(a, name="transA", perm=_turns), op.Transpose(b, name="transB", perm=_turns)
+        turned_a, turned_b = (
+            op.Transpose(a, name="transA", perm=_swaps_matrix_axes),
+            op.Transpose(b, name="transB", perm=_swaps_matrix_axes),
+        )
         pairs = ((turned_a, turned_b), (turned_a, b), (a, turned_b))
         return tuple(op.Gemm(*pair, op.optional("c"), name="gemm") for pair in pairs)
 
@@ -95,10 +98,10 @@ class FuseGemmTranspose(Fusion):
 
 @fusion
 class FuseTransposeGemm(Fusion):
-    """Transpose(Gemm(a, b))  ->  Gemm(b, a), each factor turned."""
+    """Transpose(Gemm(a, b))  ->  Gemm(b, a), with each operand transposed."""
 
     def pattern(self, op: Any, a: Any, b: Any) -> Any:
-        return op.Transpose(op.Gemm(a, b, None, name="gemm"), perm=_turns)
+        return op.Transpose(op.Gemm(a, b, None, name="gemm"), perm=_swaps_matrix_axes)
 
     def rewrite(self, op: Builder, m: Match) -> Any:
         gemm = m.node("gemm")
@@ -107,7 +110,7 @@ class FuseTransposeGemm(Fusion):
 
 
 class FoldIntoGemm(Fusion):
-    """affine(Gemm(a, b, c))  ->  Gemm(a, b', c'), and so for a MatMul of matrices."""
+    """affine(Gemm(a, b, c))  ->  Gemm(a, b', c'); also for a MatMul of matrices."""
 
     def affine(self, m: Match, cols: int) -> Affine:
         raise NotImplementedError
@@ -150,7 +153,9 @@ class FoldGemmMul(FoldIntoGemm):
 
 @fusion
 class FoldMatMulBatchNorm(Fusion):
-    """BatchNormalization(Transpose(MatMul(a, b)))  ->  Transpose(MatMul(a, b') + c'), channels last before the turn."""
+    """BatchNormalization(Transpose(MatMul(a, b)))  ->  Transpose(MatMul(a, b') + c'), with channels last before the
+    Transpose.
+    """
 
     def pattern(self, op: Any, a: Any, b: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
         turned = op.Transpose(op.MatMul(a, b, name="product"), name="turn")
@@ -170,7 +175,7 @@ class FoldMatMulBatchNorm(Fusion):
 
 
 def _require_addend(c: Value, rows: Any, cols: Any) -> None:
-    """Gemm's term stretches to the product and never the product to the term."""
+    """Refuse unless Gemm's addend broadcasts to the product without enlarging it."""
     require(c.shape is not None and len(c.shape) <= 2, "the term is not known to be a matrix or less", c)
     assert c.shape is not None
     wanted = (rows, cols)[2 - len(c.shape) :]

@@ -1,4 +1,4 @@
-"""Heads split off in front of Attention and merged behind it, taken into its form over three axes."""
+"""Folds the split and merge of heads into Attention with three axes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from sardonyx.optimize.fusions.masks import typed
 from sardonyx.optimize.manager import Log, optimization
 
 SPLIT = [0, 2, 1, 3]
-"""(batch, length, heads, size) to (batch, heads, length, size), and back."""
+"""(batch, length, heads, size) to (batch, heads, length, size), and its inverse."""
 
 
 @optimization("FoldHeads")
 def fold_heads(graph: Graph, log: Log) -> None:
-    """Merge(Attention(Split(q), Split(k), Split(v)))  ->  Attention(q, k, v), which is told its heads.
+    """Merge(Attention(Split(q), Split(k), Split(v)))  ->  Attention(q, k, v) with attributes for the heads.
 
-    Split is Transpose(Reshape(x)) from (batch, length, heads * size) to (batch, heads, length, size); Merge goes back.
-    A rotary embedding between Split and Attention goes in front of it.
+    Split is Transpose(Reshape(x)) from (batch, length, heads * size) to (batch, heads, length, size); Merge is its
+    inverse. A rotary embedding between Split and Attention is moved before the Split.
     """
     for node in list(graph.nodes):
         for _, sub in node.subgraphs():
@@ -66,7 +66,7 @@ def _fold(op: Builder, node: Node, log: Log) -> None:
 
 
 def _merge(node: Node) -> Node:
-    """The Reshape behind the Transpose behind Attention."""
+    """The Reshape that follows the Transpose that follows Attention."""
     x = node.outputs[0]
     for op_type in ("Transpose", "Reshape"):
         readers = x.consumers
@@ -84,7 +84,7 @@ def _merge(node: Node) -> Node:
 
 
 def _joined(op: Builder, x: Value) -> tuple[Value, int]:
-    """Of (batch, heads, length, size): the value that it was split from, or that value rotated, and the heads."""
+    """For (batch, heads, length, size): the value that it was split from, perhaps rotated, and the number of heads."""
     node = x.producer
     if node is not None and node.op_type == "RotaryEmbedding" and node.domain == "":
         inner = node.inputs[0]

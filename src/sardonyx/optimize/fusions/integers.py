@@ -1,7 +1,7 @@
-"""Products of dequantized values as products of their integers, for providers that multiply bytes.
+"""Rewrites products of dequantized values to products of integers, for providers with integer kernels.
 
-The reals (q - z) * s of both operands are products of an integer with a scale; so is the sum of their products, and the
-integers of it are exact. What is left of DequantizeLinear on constants is computed when somebody reads it.
+Both operands are an integer (q - z) times a scale, so their product is an exact integer product times the product of
+the scales. Remaining DequantizeLinear of constants are computed on first use.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sardonyx.optimize.pattern import Match, attribute
 
 BYTES = (dtypes.i8, dtypes.u8)
 MAX_TERMS = (1 << 31) // 255**2
-"""Products of bytes less their zero points that i32 holds the sum of, whatever they are."""
+"""Longest sum of products of bytes minus zero points that cannot overflow i32."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Factor:
 
     @property
     def is_single(self) -> bool:
-        """Whether one scale serves all."""
+        """Whether there is one scale for the tensor."""
         return _count(self.scale) == 1
 
 
 def factor(node: Node, axis: int | None = None) -> Factor:
-    """What a DequantizeLinear gives; ``axis``: it may have a scale for each index of this axis."""
+    """The result of a DequantizeLinear; ``axis`` may have a scale for each index."""
     q, scale, zero = node.inputs[0], node.inputs[1], node.input(2)
     assert q is not None and scale is not None
     require(q.dtype in BYTES, "the integers are no bytes", q)
@@ -67,7 +67,7 @@ def _require_terms(sizes: Any, value: Value) -> None:
 
 
 def units(op: Builder, a: Factor, b: Factor, after: int = 0) -> Value:
-    """The product of the scales; ``after``: axes that stand behind that of the second's."""
+    """The product of the scales; ``after`` counts axes after that of the second operand's scales."""
     if a.scale.is_const and b.scale.is_const:
         left, right = a.scale.numpy().reshape(()), b.scale.numpy()
         scale = left * (right.reshape(()) if b.is_single else right.reshape(-1, *[1] * after))
@@ -157,7 +157,7 @@ class ConvolveIntegers(_Product):
 
 @optimization("FoldDequantize")
 def fold_dequantize(graph: Graph, log: Log) -> None:
-    """DequantizeLinear of constants, computed when it is first read."""
+    """DequantizeLinear of constants, computed on first use."""
     for node in graph.nodes:
         for _, sub in node.subgraphs():
             fold_dequantize(sub, log)

@@ -1,4 +1,4 @@
-"""Lookups in constant tables: products with one-hot rows are such; what is pointwise after one goes into its table."""
+"""Lookups in constant tables: products with one-hot rows become lookups; pointwise functions move into the table."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from sardonyx.optimize.manager import Log, optimization
 from sardonyx.optimize.pattern import Match, attribute
 
 LARGEST = 1 << 17
-"""Elements of a table that is written anew."""
+"""Largest table that is recomputed."""
 
 
 @fusion
 class FoldOneHotMatMul(Fusion):
-    """MatMul(Cast(x == [0, 1, .. n - 1]), w)  ->  Gather(w and a row of zeros, x): other numbers find the zeros."""
+    """MatMul(Cast(x == [0, 1, .. n - 1]), w)  ->  Gather(w plus a row of zeros, x); other numbers select the zeros."""
 
     def pattern(self, op: Any, x: Any) -> Any:
         return op.MatMul(op.Cast(op.Equal(x, Constant("order"))), Constant("w"))
@@ -52,7 +52,7 @@ def fold_gathered_pointwise(graph: Graph, log: Log) -> None:
 
 
 def _gathered(node: Node) -> Value | None:
-    """What a pointwise node reads of a small constant table, beside constants that are the same for all of its rows."""
+    """The gathered operand of a pointwise node whose other operands are constants that do not depend on the row."""
     if (node.domain, node.op_type) not in PROGRAMS or len(node.outputs) != 1:
         return None
     given = dict.fromkeys(v for v in node.inputs if v is not None)

@@ -1,4 +1,4 @@
-"""Loops, and what does not change in them."""
+"""Moves loop-invariant values and nodes out of loops."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sardonyx.optimize.manager import Log, optimization
 from sardonyx.optimize.pattern import attribute
 
 CARRIED = 2
-"""The first input of a Loop, and of its body, that is carried from one turn to the next."""
+"""Index of the first loop-carried input of a Loop and of its body."""
 
 
 @optimization("FoldLoopInvariants")
 def fold_invariants(graph: Graph, log: Log) -> None:
-    """Loop(..., v) whose body hands v on as it came  ->  a Loop whose body reads v from outside."""
+    """Loop(..., v) whose body returns v unchanged  ->  a Loop whose body captures v."""
     for node in graph.nodes:
         for _, sub in node.subgraphs():
             fold_invariants(sub, log)
@@ -26,7 +26,7 @@ def fold_invariants(graph: Graph, log: Log) -> None:
 
 
 def _invariants(graph: Graph, node: Node) -> set[int]:
-    """Positions among the carried values of those that no turn changes, and no output of a subgraph is made of."""
+    """Indices of carried values that no trip changes and that no subgraph output depends on."""
     body: Graph = node.attrs["body"]
     found = set()
     for i, (inner, out) in enumerate(zip(body.inputs[CARRIED:], node.outputs, strict=False)):
@@ -40,7 +40,7 @@ def _invariants(graph: Graph, node: Node) -> set[int]:
 
 
 def _source(v: Value) -> Value:
-    """What a value is a copy of."""
+    """The value that a value is a copy of."""
     while v.producer is not None and v.producer.op_type == "Identity" and v.producer.inputs[0] is not None:
         v = v.producer.inputs[0]
     return v
@@ -74,22 +74,22 @@ def _fold(graph: Graph, node: Node, found: set[int], log: Log) -> None:
     log.replace(graph, [node], node.outputs, [v for v in results if v is not None], op.made, what)
 
 
-HARMLESS = frozenset((
+CANNOT_FAIL = frozenset((
     "Abs", "Add", "And", "Cast", "Ceil", "Concat", "Conv", "Cos", "Div", "Equal", "Erf", "Exp", "Flatten", "Floor",
     "Gelu", "Gemm", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "LayerNormalization",
     "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "MatMul", "Max", "Min", "Mul", "Neg", "Not", "Or", "Pow",
     "Reciprocal", "ReduceMean", "ReduceSum", "Relu", "Shape", "Sigmoid", "Sin", "Softmax", "Softplus", "Sqrt", "Sub",
     "Tanh", "Transpose", "Where",
 ))  # fmt: skip
-"""Operators that no elements make fail, so that they may run although the loop has no trip."""
+"""Operators that cannot fail for any elements, so they may run even if the loop has no trip."""
 
-STEERED = frozenset(("Expand", "Reshape", "Slice", "Split", "Squeeze", "Unsqueeze"))
-"""Likewise, where all but their first operand are constants."""
+CANNOT_FAIL_WITH_CONSTANTS = frozenset(("Expand", "Reshape", "Slice", "Split", "Squeeze", "Unsqueeze"))
+"""The same, if all operands but the first are constants."""
 
 
 @optimization("HoistLoopInvariants")
 def hoist_invariants(graph: Graph, log: Log) -> None:
-    """Loop(f(v))  ->  f(v) in front of it, where v is not of the body."""
+    """Loop(f(v))  ->  f(v) before the Loop, if v is defined outside."""
     for node in graph.nodes:
         for _, sub in node.subgraphs():
             hoist_invariants(sub, log)
@@ -104,7 +104,7 @@ def _hoist(graph: Graph, node: Node, log: Log) -> None:
     moved: list[Node] = []
     made: list[Node] = []
     for inner in body.nodes:
-        if inner.domain or not _is_harmless(inner) or any(out.is_output for out in inner.outputs):
+        if inner.domain or not _cannot_fail(inner) or any(out.is_output for out in inner.outputs):
             continue
         if all(v is None or v.is_const for v in inner.inputs) or any(v in own for v in inner.inputs):
             continue
@@ -122,14 +122,16 @@ def _hoist(graph: Graph, node: Node, log: Log) -> None:
         log.replace(graph, moved[::-1], old, [copies[v] for v in old], made[::-1], what)
 
 
-def _is_harmless(node: Node) -> bool:
+def _cannot_fail(node: Node) -> bool:
     rest = node.inputs[1:]
-    return node.op_type in HARMLESS or (node.op_type in STEERED and all(v is None or v.is_const for v in rest))
+    return node.op_type in CANNOT_FAIL or (
+        node.op_type in CANNOT_FAIL_WITH_CONSTANTS and all(v is None or v.is_const for v in rest)
+    )
 
 
 @optimization("HoistLoopProducts")
 def hoist_products(graph: Graph, log: Log) -> None:
-    """Loop(x[i] @ w)  ->  Loop((x @ w)[i]): weights are read once for all trips."""
+    """Loop(x[i] @ w)  ->  Loop((x @ w)[i]): the weights are read once for all trips."""
     for node in graph.nodes:
         for _, sub in node.subgraphs():
             hoist_products(sub, log)
@@ -143,7 +145,7 @@ def hoist_products(graph: Graph, log: Log) -> None:
 
 
 def _row(node: Node, own: set[Value]) -> Node | None:
-    """The Gather of a row that a node multiplies with a constant, where what it is a row of is not of the body."""
+    """The Gather of a row, from a value outside the body, that a node multiplies by a constant."""
     is_matmul = node.op_type == "MatMul" or (
         node.op_type == "Gemm"
         and not any(int(attribute(node, name)) for name in ("transA", "transB"))

@@ -1,4 +1,4 @@
-"""Masks of attention scores: terms that are added, and conditions under which a score is replaced by a very low one."""
+"""Masks of attention scores: additive terms, and conditions under which a score is replaced by a very low one."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from sardonyx.optimize.fusions.checks import number
 Dim: TypeAlias = "int | str | None"
 
 LOW = -1e4
-"""A score at most this low has no weight beside an ordinary one: exp(-1e4) is 0 in f32."""
+"""A score this low has no weight next to ordinary ones: exp(-1e4) is 0 in f32."""
 
 LOWEST = -1e9
-"""A number this low swallows any ordinary score added to it, so that adding it and putting it in place are the same.
+"""A number so low that adding it to a score equals replacing the score.
 
-An f32 near 1e9 has neighbours 64 away. f16 ends before it; the lowest f16 does the same among its kind."""
+Adjacent f32 numbers near 1e9 differ by 64. f16 does not reach it; its lowest number has the same effect there.
+"""
 
 
 @dataclass(frozen=True)
 class Term:
-    """One step that masks scores: ``mask`` is added, or scores that ``condition`` does not keep become ``fill``."""
+    """One masking step: ``mask`` is added, or scores that ``condition`` does not keep become ``fill``."""
 
     mask: Value | None = None
     condition: Value | None = None
     fill: Value | None = None
     keeps: bool = True
-    """Does a true condition keep a score, or drop it?"""
+    """Whether a true condition keeps a score."""
 
 
 def combine(op: Builder, terms: list[Term], scores: tuple[Dim, ...]) -> Any:
-    """One mask for the operator, boolean or additive, from the steps in the order in which they were applied."""
+    """One mask for the operator, boolean or additive, from the steps in the order of their application."""
     mask: Any = None
     terms = [t for t in terms if not _is_nothing(t)]
     for term in terms:
@@ -58,22 +59,22 @@ def combine(op: Builder, terms: list[Term], scores: tuple[Dim, ...]) -> Any:
 
 
 def typed(x: Any) -> Value:
-    """A value that was just written, its type known."""
+    """A value that was just built, with its type inferred."""
     assert isinstance(x, Value) and x.producer is not None
     infer_node(x.producer)
     return x
 
 
 def _is_nothing(term: Term) -> bool:
-    """Zero added to all scores: what is left of a position bias in layers that have none."""
+    """Whether zero is added to all scores: what is left of a position bias in layers without one."""
     return term.mask is not None and term.mask.is_scalar_const and term.mask.item() == 0
 
 
 def _require_broadcast(mask: Value | None, scores: tuple[Dim, ...]) -> None:
-    """The operator takes a mask that broadcasts to the scores, never scores that broadcast to the mask.
+    """Refuse unless the mask broadcasts to the scores without enlarging them.
 
-    It fills a last axis that is shorter than the keys with -inf, so one of size 1 does not stand for all keys.
-    Two sizes that are only known by name are taken to be the same.
+    Attention fills a last axis shorter than the keys with -inf, so one of size 1 does not apply to all keys. Equal
+    symbolic sizes are taken to be equal.
     """
     assert mask is not None
     shape = mask.shape
@@ -87,7 +88,7 @@ def _require_broadcast(mask: Value | None, scores: tuple[Dim, ...]) -> None:
 
 
 def keeps_first_key(condition: Value | None) -> bool:
-    """Is this a constant mask, or the left part of some of its rows, in which every row keeps the first key?"""
+    """Whether this is a constant mask, or the left part of some of its rows, whose rows all keep the first key."""
     assert condition is not None
     node = condition.producer
     while node is not None and node.op_type in ("Slice", "Cast"):
@@ -100,7 +101,7 @@ def keeps_first_key(condition: Value | None) -> bool:
 
 
 def _keeps_left(node: Node) -> bool:
-    """Does this Slice keep the first column?"""
+    """Whether this Slice keeps the first column."""
     x, starts, axes, steps = (node.input(i) for i in (0, 1, 3, 4))
     assert x is not None and starts is not None
     if axes is None or not axes.is_const or not x.rank:

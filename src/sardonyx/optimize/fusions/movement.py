@@ -1,4 +1,4 @@
-"""Slices, joins and stretches that undo or repeat each other."""
+"""Slices, concatenations and expansions that cancel or repeat each other."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _slices(starts: Value, ends: Value, axes: Value, steps: Value | None, rank: 
 
 @fusion
 class FuseGatherUnsqueeze(Fusion):
-    """Unsqueeze(Gather(x, i))  ->  Gather(x, [i]), where the axis that goes is the one that comes back."""
+    """Unsqueeze(Gather(x, i))  ->  Gather(x, [i]), if Unsqueeze restores the removed axis."""
 
     def pattern(self, op: Any, x: Any) -> Any:
         return op.Unsqueeze(op.Gather(x, Constant("i"), name="gather"), Constant("axes"), name="outer")
@@ -89,12 +89,12 @@ def cancel_splits(graph: Graph, log: Log) -> None:
 
 @optimization("FoldTransposedConstants")
 def fold_transposed_constants(graph: Graph, log: Log) -> None:
-    """Transpose(w)  ->  w', of a constant of any size, computed when somebody first reads it."""
+    """Transpose(w)  ->  w', for a constant of any size, computed on first use."""
     each(graph, "Transpose", _transposed_constant, log)
 
 
 def _axis(node: Node) -> int | None:
-    """The axis of a Concat or Split, counted from the front where that can be told."""
+    """The axis of a Concat or Split as a non-negative number, if known."""
     axis = int(attribute(node, "axis"))
     rank = next((v.rank for v in node.inputs if v is not None and v.rank is not None), None)
     return axis if axis >= 0 else None if rank is None else axis + rank

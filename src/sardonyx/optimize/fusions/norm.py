@@ -1,7 +1,7 @@
-"""Normalizations written out: layer, RMS, instance and group norm.
+"""Fuses written-out normalizations: layer, RMS, instance and group norm.
 
-The standardized core becomes an operator with a scale of ones first; a factor and an addend that follow are taken in
-after, and casts around it last, so each way of writing those is stated once.
+The standardized core is first replaced by an operator with a scale of ones; a following factor and addend are folded in
+later, and casts around it last, so that each form needs one pattern only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
 from sardonyx.optimize.fusion import Fusion, fusion, require
-from sardonyx.optimize.fusions.axes import Perm, perm_of, turned_const
+from sardonyx.optimize.fusions.axes import Perm, perm_of, permuted_const
 from sardonyx.optimize.fusions.axes import inverse as inverse_perm
 from sardonyx.optimize.fusions.checks import (
     fits_trailing,
@@ -41,13 +41,13 @@ from sardonyx.optimize.fusions.norm_forms import (
 from sardonyx.optimize.pattern import Match, attribute
 
 MAX_ONES = 1 << 20
-"""Elements up to which a scale of ones may be made up."""
+"""Largest scale of ones that is created."""
 
 NORMS = ("LayerNormalization", "RMSNormalization")
 
 
 def trailing(node: Node) -> int:
-    """How many last axes a reduction is over, and nothing else."""
+    """The number of last axes that a reduction is over, if it is over these only."""
     x, axes = node.inputs[0], axes_of(node)
     assert x is not None and x.rank is not None
     require(axes == list(range(x.rank - len(axes), x.rank)) and axes, f"axes {axes} are not the last ones", x)
@@ -71,10 +71,9 @@ def is_ones(v: Value | None) -> bool:
 class FuseLayerNorm(Fusion):
     """(x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps)  ->  LayerNormalization(x, 1), InstanceNormalization(x, 1, 0).
 
-    Also with a scale, and the bias, multiplied out: x * (scale / root) + (bias - mean(x) * (scale / root)). Axes that
-    are not the last ones are brought there, and back. A variance written as mean(x^2) - mean(x)^2 is known for what it
-    is and left alone: the difference rounds away digits where the mean is large, and the fused answer would not be the
-    model's.
+    Also with scale and bias multiplied out: x * (scale / root) + (bias - mean(x) * (scale / root)). Axes other than the
+    last ones are transposed to the end and back. A variance written as mean(x^2) - mean(x)^2 is not fused: it loses
+    precision if the mean is large, so the fused result would differ from the model's.
     """
 
     def pattern(
@@ -117,7 +116,7 @@ class FuseLayerNorm(Fusion):
 
 
 def _layer_norm(op: Builder, x: Value, axes: list[int], scale: Value | None, bias: Value | None, eps: float) -> Value:
-    """LayerNormalization over any axes of ``x``, between two Transposes where they are not the last ones."""
+    """LayerNormalization over any axes of ``x``, between two Transposes unless they are the last ones."""
     require(axes, "it normalizes no axis", x)
     order = [axis for axis in range(x.rank or 0) if axis not in axes] + axes
     back = None if order == list(range(len(order))) else inverse_perm(order)
@@ -132,11 +131,11 @@ def _layer_norm(op: Builder, x: Value, axes: list[int], scale: Value | None, bia
 
 
 def _before(op: Builder, v: Value, perm: Perm | None) -> Value:
-    """An operand of what a Transpose gives, as one of what it is given."""
+    """An operand of a Transpose's result as one of the Transpose's input."""
     if perm is None:
         return v
     require(v.is_const and v.rank is not None and v.rank <= len(perm), "it is not a constant of that rank", v)
-    return op.const(turned_const(v, inverse_perm(perm), len(perm)))
+    return op.const(permuted_const(v, inverse_perm(perm), len(perm)))
 
 
 @fusion
@@ -157,7 +156,7 @@ class FuseRMSNorm(Fusion):
 
 @fusion
 class FuseNormCast(Fusion):
-    """Cast(norm(Cast(x, f32), scale, bias), type of x)  ->  norm(x, scale, bias), which computes in f32 by itself."""
+    """Cast(norm(Cast(x, f32), scale, bias), type of x)  ->  norm(x, scale, bias), which computes in f32 anyway."""
 
     def pattern(self, op: Any, x: Any, scale: Any) -> Any:
         wide = op.Cast(x, to=dtypes.f32.onnx)
@@ -172,7 +171,7 @@ class FuseNormCast(Fusion):
 
 
 def _narrow(op: Builder, v: Value | None, dtype: Any) -> Value | None:
-    """A constant in a narrower type that holds all its elements."""
+    """A constant in a narrower type that represents all its elements."""
     if v is None:
         return None
     require(v.is_const, "it is not constant", v)
@@ -182,7 +181,7 @@ def _narrow(op: Builder, v: Value | None, dtype: Any) -> Value | None:
 
 
 def _given(m: Match, name: str) -> Any:
-    """What a variable of one of several patterns stands for; None where it is not in the one that fits."""
+    """The value of a variable of one of several patterns; None if the matching pattern lacks it."""
     return m.values.get(name)
 
 
@@ -229,7 +228,7 @@ class FuseNormBias(Fusion):
 
 
 def _perm_back(m: Match) -> Perm | None:
-    """Of the Transpose after a norm whose axes were brought last, if there is one."""
+    """The permutation of the Transpose after a norm whose axes were moved to the end, if there is one."""
     return next((perm_of(node) for pattern, node in m.nodes.items() if pattern.name == "back"), None)
 
 
@@ -238,7 +237,7 @@ def _transposed(op: Builder, y: Value, perm: Perm | None) -> Value:
 
 
 def _axes_count(norm: Node) -> int:
-    """How many last axes a norm is over."""
+    """The number of last axes that a norm is over."""
     x, axis = norm.inputs[0], attribute(norm, "axis")
     assert x is not None
     require(x.rank is not None, "the rank is not known", x)
@@ -246,7 +245,7 @@ def _axes_count(norm: Node) -> int:
 
 
 def _trailing(op: Builder, v: Value, x: Value, count: int, what: str) -> Value:
-    """A constant or a value that has the shape of the last axes, which a norm is over, without leading ones."""
+    """A constant or value with the shape of the normalized last axes, without leading ones."""
     if fits_trailing(v, x, count):
         return v
     shape = sizes(x, -count)
@@ -258,7 +257,7 @@ def _trailing(op: Builder, v: Value, x: Value, count: int, what: str) -> Value:
 
 
 def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """Whether a shape, less its leading ones, broadcasts to another."""
+    """Whether a shape, without its leading ones, broadcasts to another."""
     while len(shape) > len(to) and shape[0] == 1:
         shape = shape[1:]
     if len(shape) > len(to):
@@ -267,7 +266,7 @@ def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 
 
 def _channels(op: Builder, v: Value, x: Value) -> Value:
-    """A constant that broadcasts along the channels of ``x``, as the vector that channel-wise operators take."""
+    """A constant that broadcasts along the channels of ``x``, as a vector."""
     channels = sizes(x, 1, 2)
     require(v.is_const, "it is not constant", v)
     require(channels and per_channel(v, x.rank or 0, channels[0]), "it is not one number per channel", v)
@@ -276,7 +275,7 @@ def _channels(op: Builder, v: Value, x: Value) -> Value:
 
 @fusion
 class FuseGroupNorm(Fusion):
-    """InstanceNormalization(x as [N, groups, -1], 1, 0) as x was, * scale + bias  ->  GroupNormalization(x)."""
+    """InstanceNormalization(x as [N, groups, -1], 1, 0) in x's shape, * scale + bias  ->  GroupNormalization(x)."""
 
     def pattern(self, op: Any, x: Any, one: Any, zero: Any, scale: Any, bias: Any, split: Any, shape: Any) -> Any:
         groups = op.Reshape(x, split, name="split")
@@ -298,7 +297,7 @@ class FuseGroupNorm(Fusion):
 
 
 def _keeps_batch(split: Value, groups: Value, x: Value) -> bool:
-    """Whether a reshape leaves the first axis alone."""
+    """Whether a reshape keeps the first axis."""
     if split.is_const and split.numpy().reshape(-1)[0] == 0:
         return True
     assert groups.shape is not None and x.shape is not None

@@ -1,4 +1,4 @@
-"""The ways in which exporters write means, variances and roots."""
+"""Exporters' ways of writing means, variances and roots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def any_axes(axes: list[int]) -> bool:
 
 
 def mean(op: Any, x: Any, name: str) -> Any:
-    """The mean over constant axes, which stay; tf2onnx writes that over the last of three as a pooling."""
+    """The mean over constant axes with keepdims; tf2onnx writes the one over the last of three axes as pooling."""
     reduced = op.ReduceMean(x, axes=any_axes, keepdims=1, name=name)
     return op.either(reduced, op.GlobalAveragePool(x, name=name))
 
@@ -27,14 +27,14 @@ def square(op: Any, x: Any) -> Any:
 
 
 def inverse_root(op: Any, variance: Any, eps: Any) -> tuple[Any, Any]:
-    """sqrt(variance + eps) and its inverse, as exporters write them."""
+    """1 / sqrt(variance + eps) in exporters' forms."""
     power = op.Add(variance, eps, name="power")
     root = op.either(op.Sqrt(power), op.Pow(power, 0.5))
     return root, op.either(op.Reciprocal(root), 1.0 / root, op.Pow(power, -0.5))
 
 
 def moments(op: Any, x: Any, share: Any, count: Any, keepdims: int) -> tuple[Any, Any]:
-    """Mean and variance as flax computes them, in one pass: max(mean(x^2) - mean(x)^2, 0), means often being sums."""
+    """Mean and variance as flax computes them: max(mean(x^2) - mean(x)^2, 0), with means often written as sums."""
 
     def average(of: Any, name: str) -> Any:
         over: Any = {"axes": any_axes, "keepdims": keepdims, "name": name}
@@ -47,25 +47,27 @@ def moments(op: Any, x: Any, share: Any, count: Any, keepdims: int) -> tuple[Any
     return centre, op.either(*clipped, spread)
 
 
-def regained(op: Any, x: Any, shape: Any) -> Any:
-    """A reduced value with its axes back; ``require_axes_back`` looks whether they are."""
+def with_axes_restored(op: Any, x: Any, shape: Any) -> Any:
+    """A reduced value with its axes restored; ``require_axes_back`` verifies that they are."""
     return op.either(op.Reshape(x, shape), op.Unsqueeze(x, shape))
 
 
 def one_pass(op: Any, x: Any, eps: Any, scale: Any, parts: tuple[Any, Any], *shapes: Any) -> tuple[Any, ...]:
-    """A value standardized by its mean and variance, whose axes come back by the shapes given, if any."""
-    centre, spread = (regained(op, part, shape) for part, shape in zip(parts, shapes, strict=True)) if shapes else parts
+    """A value standardized by its mean and variance, whose axes are restored by the given shapes, if any."""
+    centre, spread = (
+        (with_axes_restored(op, part, shape) for part, shape in zip(parts, shapes, strict=True)) if shapes else parts
+    )
     root, inverse = inverse_root(op, spread, eps)
     return standardized(op, op.Sub(x, centre, name="centred"), root, inverse, scale)
 
 
 def standardized(op: Any, centred: Any, root: Any, inverse: Any, scale: Any) -> tuple[Any, ...]:
-    """A centred value over a root, with a scale or without."""
+    """A centred value divided by a root, with or without a scale."""
     return centred / root, centred * inverse, centred * op.either(inverse * scale, scale / root)
 
 
 def axes_of(node: Node) -> list[int]:
-    """The constant axes of a reduction, from 0 up and in order."""
+    """The constant axes of a reduction, sorted and non-negative."""
     x, axes = node.inputs[0], node.input(1)
     assert x is not None
     require(x.rank, "the rank is not known, or 0", x)
@@ -76,14 +78,14 @@ def axes_of(node: Node) -> list[int]:
 
 
 def require_axes_back(v: Value | None, x: Value, axes: list[int]) -> None:
-    """``v`` has the shape of ``x`` but for length 1 along ``axes``: then it broadcasts as if it had kept them."""
+    """Refuse unless ``v`` has the shape of ``x`` with size 1 along ``axes``, as if reduced with keepdims."""
     assert v is not None and x.shape is not None
     want = tuple(1 if i in axes else d for i, d in enumerate(x.shape))
     require(None not in want and v.shape == want, "the reduced axes are not known to be back in their places", v)
 
 
 def require_mean(node: Node, m: Match) -> None:
-    """A sum is divided by the number of its terms."""
+    """Refuse unless a sum is divided by the number of its terms."""
     if node.op_type != "ReduceSum":
         return
     (x, *_), axes = node.inputs, axes_of(node)

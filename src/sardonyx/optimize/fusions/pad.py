@@ -1,4 +1,4 @@
-"""Pad in front of an operator that pads by itself."""
+"""Folds Pad into operators that have padding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _pad(op: Any, x: Any, pads: Any) -> Any:
 
 @fusion
 class FoldPadConv(Fusion):
-    """Conv(Pad(x), w)  ->  Conv(x, w), padded by itself."""
+    """Conv(Pad(x), w)  ->  Conv(x, w) with padding."""
 
     def pattern(self, op: Any, x: Any, pads: Any, w: Any) -> Any:
         return op.Conv(_pad(op, x, pads), w, op.optional("b"), name="conv")
@@ -32,7 +32,7 @@ class FoldPadConv(Fusion):
 
 @fusion
 class FoldPadAveragePool(Fusion):
-    """AveragePool(Pad(x))  ->  AveragePool(x), padded by itself and counting its padding."""
+    """AveragePool(Pad(x))  ->  AveragePool(x) with padding, which is counted."""
 
     def pattern(self, op: Any, x: Any, pads: Any) -> Any:
         return op.AveragePool(_pad(op, x, pads), name="pool")
@@ -47,7 +47,7 @@ class FoldPadAveragePool(Fusion):
 
 @fusion
 class FoldPadMaxPool(Fusion):
-    """MaxPool(Pad(x))  ->  MaxPool(x), padded by itself, where the padding can never be the maximum."""
+    """MaxPool(Pad(x))  ->  MaxPool(x) with padding, if the pad value can never be the maximum."""
 
     def pattern(self, op: Any, x: Any, pads: Any) -> Any:
         return op.MaxPool(_pad(op, x, pads), name="pool")
@@ -60,7 +60,7 @@ class FoldPadMaxPool(Fusion):
 
 
 def _fill(m: Match) -> Any:
-    """What a constant Pad fills with."""
+    """The value of a constant Pad."""
     require(attribute(m.node("pad"), "mode") == "constant", "it does not pad with a constant")
     require(m.fill is None or m.fill.is_scalar_const, "what it pads with is not a constant", m.fill)
     return 0 if m.fill is None else m.fill.item()
@@ -78,7 +78,7 @@ def _is_lowest(fill: Any, x: Value) -> bool:
 
 
 def _with_pads(node: Node, m: Match) -> dict[str, Any]:
-    """A node's attributes, its padding enlarged by the Pad in front of it."""
+    """A node's attributes with its padding enlarged by the preceding Pad."""
     rank = m.x.rank
     require(rank, "the rank of its input is not known, or 0", m.x)
     require(m.pads.is_const and (m.axes is None or m.axes.is_const), "the padding is not a constant", m.pads)

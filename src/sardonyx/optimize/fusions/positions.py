@@ -1,4 +1,4 @@
-"""Masks that exporters compute from positions: 0, 1, 2 ... along an axis, compared or used as indices."""
+"""Masks computed from positions: 0, 1, 2 ... along an axis, compared or used as indices."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class FoldPositionGather(Fusion):
 
 
 def _is_size(x: Value, size: Dim) -> bool:
-    """Does a Shape give this size, alone?"""
+    """Whether a Shape returns this size only."""
     node = x.producer
     if node is None or node.op_type != "Shape" or node.inputs[0] is None or node.inputs[0].shape is None:
         return False
@@ -76,11 +76,11 @@ def _is_size(x: Value, size: Dim) -> bool:
 
 
 MAX_DEPTH = 8
-"""Conjunctions inside of each other that are looked at."""
+"""Deepest nesting of conjunctions that is inspected."""
 
 
-def needed(condition: Value, depth: int = MAX_DEPTH) -> Value | None:
-    """What is left of a condition without parts that always hold, and without repeating it over all but keys."""
+def simplified_condition(condition: Value, depth: int = MAX_DEPTH) -> Value | None:
+    """A condition without parts that always hold, and without repetition over axes other than keys."""
     if depth == 0:
         return condition
     if condition.is_const:
@@ -92,7 +92,9 @@ def needed(condition: Value, depth: int = MAX_DEPTH) -> Value | None:
         return None
     if node.op_type not in ("And", "Expand"):
         return condition
-    parts = [needed(x, depth - 1) for x in node.inputs[: 1 if node.op_type == "Expand" else 2] if x is not None]
+    parts = [
+        simplified_condition(x, depth - 1) for x in node.inputs[: 1 if node.op_type == "Expand" else 2] if x is not None
+    ]
     if all(part is None for part in parts):
         return None
     left = next(part for part in parts if part is not None)
@@ -101,38 +103,38 @@ def needed(condition: Value, depth: int = MAX_DEPTH) -> Value | None:
 
 
 def _condition(mask: Value) -> Value | None:
-    """What decides between 0 and a fill, or is a boolean mask itself."""
+    """The condition that selects between 0 and a fill, or a boolean mask itself."""
     if mask.dtype is dtypes.bool_:
         return mask
     node = mask.producer
     return node.inputs[0] if node is not None and node.op_type == "Where" and _is_number(node.inputs[1], 0) else None
 
 
-class Spare(Var):
-    """A mask some of whose condition is not needed."""
+class RedundantMask(Var):
+    """Matches a mask part of whose condition is redundant."""
 
     def match(self, value: Value | None, m: Match) -> Iterator[Match]:
         condition = None if value is None else _condition(value)
-        if condition is not None and needed(condition) is not condition:
+        if condition is not None and simplified_condition(condition) is not condition:
             yield from super().match(value, m)
 
 
 @fusion
 class FoldMask(Fusion):
-    """Attention(q, k, v, mask)  ->  Attention(q, k, v, mask') without the conditions that always hold.
+    """Attention(q, k, v, mask)  ->  Attention(q, k, v, mask') without conditions that always hold.
 
-    The operator repeats a mask over examples, heads and queries, so what only does that goes as well.
+    Attention broadcasts a mask over examples, heads and queries, so expansions are removed as well.
     """
 
     shares = True
 
     def pattern(self, op: Any, q: Any, k: Any, v: Any) -> Any:
-        return attention(op, q, k, v, mask=Spare("mask"))
+        return attention(op, q, k, v, mask=RedundantMask("mask"))
 
     def rewrite(self, op: Builder, m: Match) -> Any:
         condition = _condition(m.mask)
         assert condition is not None
-        mask = needed(condition)
+        mask = simplified_condition(condition)
         if mask is not None and condition is not m.mask:
             mask = typed(op.Where(mask, *m.mask.producer.inputs[1:]))
         return rewritten(op, m, m.q, m.k, m.v, mask=mask)

@@ -1,4 +1,4 @@
-"""Reductions, and what divides by them, written out: L2 norm, softmax, pooling."""
+"""Fuses written-out reductions: L2 norm, softmax, pooling."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from sardonyx.ir.builder import Builder
 from sardonyx.optimize.fusion import Fusion, fusion, require
 from sardonyx.optimize.fusions.checks import number, require_float, require_shape_of, result, same_shape
-from sardonyx.optimize.fusions.norm_forms import axes_of, keeps_axes, regained, require_axes_back
+from sardonyx.optimize.fusions.norm_forms import axes_of, keeps_axes, require_axes_back, with_axes_restored
 from sardonyx.optimize.pattern import Match
 
 MAX_NORM_EPSILON = 1e-7
-"""A lower bound of a norm that only keeps a division by zero away."""
+"""A lower bound of a norm that only prevents a division by zero."""
 
 
 @fusion
@@ -56,9 +56,9 @@ class FuseSoftmax(Fusion):
             one_axis: Any = {"axes": lambda axes: len(axes) == 1, "keepdims": keepdims}
             peak = op.ReduceMax(x, **one_axis, name="max")
             peak = op.either(peak, op.Max(peak, floor))
-            powers = op.Exp(op.Sub(x, peak if keepdims else regained(op, peak, shape), name="lowered"))
+            powers = op.Exp(op.Sub(x, peak if keepdims else with_axes_restored(op, peak, shape), name="lowered"))
             total = op.ReduceSum(powers, **one_axis, name="sum")
-            total = total if keepdims else regained(op, total, shape2)
+            total = total if keepdims else with_axes_restored(op, total, shape2)
             yield op.Div(powers, total, name="share")
             yield powers * op.Reciprocal(total, name="share")
 

@@ -1,4 +1,4 @@
-"""Operators that only rename the axes of what they are given: Reshape, Flatten, Squeeze, Unsqueeze."""
+"""Operators that change only the shape: Reshape, Flatten, Squeeze, Unsqueeze."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 @fusion
 class FuseReshapes(Fusion):
-    """Reshape(Reshape(x))  ->  Reshape(x), whichever of the operators that keep elements in order they are."""
+    """Reshape(Reshape(x))  ->  Reshape(x), for any operators that keep the order of elements."""
 
     def pattern(self, op: Any, x: Any) -> Any:
         inner = op.call("", RESHAPES, x, op.optional("s"), name="inner")
@@ -43,7 +43,7 @@ class FuseReshapes(Fusion):
 
 @optimization("FoldUnitTranspose")
 def fold_unit_transpose(graph: Graph, log: Log) -> None:
-    """Transpose(x)  ->  Reshape(x), where only axes of length 1 change places."""
+    """Transpose(x)  ->  Reshape(x), if only axes of size 1 move."""
     each(graph, "Transpose", _unit_transpose, log)
 
 
@@ -58,9 +58,9 @@ def _unit_transpose(op: Builder, node: Node) -> Found | None:
 
 @fusion
 class FuseFlatSoftmax(Fusion):
-    """Reshape(Softmax(Flatten(x)), Shape(x))  ->  Softmax(x), where but one flattened axis is not of length 1.
+    """Reshape(Softmax(Flatten(x)), Shape(x))  ->  Softmax(x), if at most one flattened axis has a size other than 1.
 
-    So does normalization write the Softmax of old operator sets.
+    Normalization writes the Softmax of old opsets in this form.
     """
 
     def pattern(self, op: Any, x: Any, s: Any) -> Any:
@@ -90,10 +90,10 @@ def same_shape(a: Shape | None, b: Shape | None) -> bool:
 
 
 def target_shape(given: Shape | None, wanted: Shape | None, *, infers: bool = False) -> list[int] | None:
-    """The second input of a Reshape from one shape to another: sizes, 0 for an axis kept where it is, one -1.
+    """The second input of a Reshape from one shape to another: sizes, 0 for an axis that keeps its position, one -1.
 
-    An axis that is kept may turn out to be of length 0, beside which no length can be inferred: the two stand together
-    only where the model relied on that already (``infers``).
+    A copied axis may have size 0, and then -1 is ambiguous: the two are used together only if the model did so
+    (``infers``).
     """
     if wanted is None:
         return None
@@ -104,7 +104,7 @@ def target_shape(given: Shape | None, wanted: Shape | None, *, infers: bool = Fa
 
 
 def _infers(target: Value | None) -> bool:
-    """Whether a constant shape has a length that is inferred beside one that is copied."""
+    """Whether a constant shape has both a -1 and a 0."""
     return target is not None and target.is_const and {0, -1} <= set(target.numpy().reshape(-1).tolist())
 
 
@@ -115,7 +115,7 @@ def _size(wanted: Dim, given: Dim) -> int:
 
 
 def _explicit(outer: Node, m: Match) -> list[int] | None:
-    """The constant shape of a Reshape that says nothing of the axes of its input."""
+    """The constant shape of a Reshape that does not refer to axes of its input."""
     if outer.op_type != "Reshape" or not m.t.is_const or attribute(outer, "allowzero"):
         return None
     target: list[int] = m.t.numpy().tolist()
@@ -123,7 +123,9 @@ def _explicit(outer: Node, m: Match) -> list[int] | None:
 
 
 def _is_certain(node: Node) -> bool:
-    """Whether all that a Squeeze takes away is known to have length 1: otherwise it fails where a Reshape does not."""
+    """Whether all axes that a Squeeze removes are known to have size 1: otherwise it can fail where a Reshape does
+    not.
+    """
     x, axes = node.inputs[0], node.input(1)
     if node.op_type != "Squeeze" or x is None or x.shape is None or axes is None or not axes.is_const:
         return True
@@ -132,7 +134,7 @@ def _is_certain(node: Node) -> bool:
 
 
 def _cancel(inner: Node, outer: Node) -> bool:
-    """Unsqueeze and Squeeze of the same axes, either way."""
+    """Unsqueeze and Squeeze of the same axes, in either order."""
     if {inner.op_type, outer.op_type} != {"Squeeze", "Unsqueeze"}:
         return False
     a, b = inner.input(1), outer.input(1)
@@ -147,7 +149,7 @@ def _axes(axes: Value, rank: int | None) -> list[int]:
 
 
 def _both_axes(first: Value, second: Value, result: Value) -> list[int]:
-    """The axes of one Unsqueeze that does what two did."""
+    """The axes of one Unsqueeze that is equivalent to two."""
     rank = result.rank
     require(rank is not None, "the rank of the result is not known", result)
     assert rank is not None

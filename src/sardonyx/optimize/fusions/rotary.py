@@ -1,4 +1,4 @@
-"""Rotary positions written out: x * cos + rotate_half(x) * sin."""
+"""Fuses written-out rotary embeddings: x * cos + rotate_half(x) * sin."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sardonyx.optimize.fusions.masks import typed
 from sardonyx.optimize.pattern import Match
 
 POINTWISE = ("Cos", "Sin", "Cast", "Mul")
-"""What exporters put between the angles, repeated for both halves of a head, and their use."""
+"""Operators between the angles, repeated for both halves of a head, and their use."""
 
 
 @fusion
 class FuseRotaryEmbedding(Fusion):
     """x * cos + Concat(-x[..., half:], x[..., :half]) * sin  ->  RotaryEmbedding(x, cos, sin).
 
-    Both halves of cos, and of sin, are the same angles; the operator is given them once.
+    Both halves of cos, and of sin, are equal; the operator takes one half.
     """
 
     def pattern(self, op: Any, x: Any, cos: Any, sin: Any) -> Any:
@@ -111,7 +111,7 @@ def _half_or_number(op: Builder, x: Value | None, depth: int) -> Value:
 
 
 def _dim(op: Builder, graph: Graph, name: Any) -> Any:
-    """A size by its name, from the first of the graph's inputs that has it: the same node wherever it is asked for."""
+    """A size by its name, from the first graph input that has it: always the same node."""
     for value in graph.inputs:
         if value.shape is not None and name is not None and name in value.shape:
             i = value.shape.index(name)

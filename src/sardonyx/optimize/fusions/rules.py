@@ -1,4 +1,4 @@
-"""Rewrites of nodes whose number of inputs or outputs no pattern fixes."""
+"""Rewrites of nodes with a variable number of inputs or outputs, which patterns do not support."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sardonyx.optimize.fusion import Refused, take_back
 from sardonyx.optimize.manager import Log
 
 Found: TypeAlias = "tuple[list[Value], list[Node]]"
-"""New values for a node's outputs, and the nodes that are removed with it once they have no readers, readers first."""
+"""New values for a node's outputs, and further nodes to remove if unused, readers first."""
 
 Rule: TypeAlias = "Callable[[Builder, Node], Found | None]"
-"""None where the expression is another one; ``Refused`` where it is this one and a condition does not hold."""
+"""Returns None for other expressions; raises ``Refused`` if the expression matches but a condition does not hold."""
 
 
 def each(graph: Graph, op_type: str, rule: Rule, log: Log) -> None:
-    """Apply a rule to every node of one operator, here and in subgraphs."""
+    """Apply a rule to every node of an operator, also in subgraphs."""
     for node in graph.nodes:
         for _, sub in node.subgraphs():
             each(sub, op_type, rule, log)

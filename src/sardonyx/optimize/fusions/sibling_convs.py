@@ -16,7 +16,7 @@ from sardonyx.optimize.manager import Log, optimization
 from sardonyx.optimize.pattern import attribute
 
 MIN_SIBLINGS = 3
-"""Fewer convolutions are not worth the Split behind the merged one."""
+"""Fewer convolutions are not worth the Split after the merged one."""
 
 VECTOR_FILTERS = 16
 """Filters that fill a vector: a convolution with this many gains nothing from being merged."""
@@ -88,7 +88,7 @@ def _is_conv(node: Node) -> bool:
 
 
 def _has_constant_weights(node: Node) -> bool:
-    """Whether weights and bias are constants, and the weights have a window."""
+    """Whether weights and bias are constants, and the kernel's shape is known."""
     return all(v is None or v.is_const for v in node.inputs[1:]) and len(_weight(node).shape) >= 3
 
 

@@ -1,4 +1,4 @@
-"""Strided slices that are joined again: SpaceToDepth."""
+"""Fuses concatenated strided slices into SpaceToDepth."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sardonyx.optimize.noop import TO_THE_END
 
 @optimization("FuseSpaceToDepth")
 def fuse_space_to_depth(graph: Graph, log: Log) -> None:
-    """Concat(x[:, :, i::n, j::n] for all i, j)  ->  SpaceToDepth(x), its channels put in the order of the slices."""
+    """Concat(x[:, :, i::n, j::n] for all i, j)  ->  SpaceToDepth(x), with channels in the order of the slices."""
     each(graph, "Concat", _space_to_depth, log)
 
 
@@ -45,7 +45,9 @@ def _space_to_depth(op: Builder, node: Node) -> Found | None:
 
 
 def _grid(value: Value, block: int) -> tuple[Value, tuple[int, int], list[Node]] | None:
-    """What a chain of slices takes every ``block``-th row and column of, from which on, and the chain, last first."""
+    """The source of a chain of slices that take every ``block``-th row and column, their starts, and the chain, last
+    first.
+    """
     starts: dict[int, int] = {}
     nodes: list[Node] = []
     while value.producer is not None and value.producer.op_type == "Slice" and len(starts) < 2:

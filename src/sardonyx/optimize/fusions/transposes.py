@@ -1,10 +1,9 @@
-"""Transposes that meet: merged, dropped before a reduction, or cancelled by computing what lies between them in another
-order of axes.
+"""Merges Transposes, drops them before reductions, or cancels them by computing the nodes between them in another order
+of axes.
 
-A region is a connected set of operators that do not care about the order of axes, or name their axes. It can be
-computed in any one order: what enters and leaves it is then transposed, unless that undoes a Transpose which is there
-already. A region is turned when that leaves fewer Transposes at its border, so every turn lowers their number, and each
-node is looked at once.
+A region is a connected set of operators that are elementwise or have axis attributes, so it can be computed in any one
+order of axes. Its inputs and outputs are then transposed, unless that cancels an existing Transpose. A region is
+permuted if that leaves fewer Transposes at its border; so each step lowers their number, and each node is visited once.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from sardonyx.optimize.fusions.axes import (
     is_data,
     member_rank,
     perm_of,
-    turned_const,
-    turned_inputs,
+    permuted_const,
+    permuted_inputs,
 )
 from sardonyx.optimize.fusions.rules import Found, each
 from sardonyx.optimize.manager import Log, optimization
 from sardonyx.optimize.pattern import Match
 
 CANDIDATES = 4
-"""Orders of axes tried for a region: those that its border asks for most often."""
+"""Orders of axes that are tried for a region: the most frequent ones at its border."""
 
 
 @fusion
@@ -55,7 +54,7 @@ class FuseTransposes(Fusion):
 
 @fusion
 class FoldTransposeReduce(Fusion):
-    """Reduce(Transpose(x), axes)  ->  Reduce(x, axes'), where the axes that are left keep their order."""
+    """Reduce(Transpose(x), axes)  ->  Reduce(x, axes'), if the remaining axes keep their order."""
 
     shares = True
 
@@ -76,7 +75,7 @@ class FoldTransposeReduce(Fusion):
 
 @optimization("FoldShapeOfTranspose")
 def fold_shape_of_transpose(graph: Graph, log: Log) -> None:
-    """Shape(Transpose(x))  ->  Gather(Shape(x), perm), where only its shape is asked of what was turned."""
+    """Shape(Transpose(x))  ->  Gather(Shape(x), perm), if the Transpose's shape alone is used."""
     each(graph, "Shape", _shape_of_transpose, log)
 
 
@@ -95,21 +94,21 @@ def _shape_of_transpose(op: Builder, node: Node) -> Found | None:
 
 @optimization("CancelTransposes")
 def cancel_transposes(graph: Graph, log: Log) -> None:
-    """Transpose(f(Transpose(x)))  ->  f'(x), over a region f of operators that can work in any order of axes."""
+    """Transpose(f(Transpose(x)))  ->  f'(x), for a region f that can work in any order of axes."""
     for region in _regions(graph):
-        _turn_if_cheaper(graph, region, log)
+        _permute_if_cheaper(graph, region, log)
     for node in graph.nodes:
         for _, sub in node.subgraphs():
             cancel_transposes(sub, log)
 
 
 def _regions(graph: Graph) -> list[list[Node]]:
-    """The regions that a Transpose borders on, each in order."""
-    turns = [node for node in graph.nodes if node.op_type == "Transpose"]
+    """The regions next to a Transpose, each in order."""
+    transposes = [node for node in graph.nodes if node.op_type == "Transpose"]
     ranks: dict[Node, int | None] = {}
     region: dict[Node, list[Node]] = {}
     found = []
-    for start in (near for turn in turns for near in _neighbours(turn)):
+    for start in (near for turn in transposes for near in _neighbours(turn)):
         if start in region or start.graph is not graph:
             continue
         rank = ranks[start] = member_rank(start)
@@ -136,7 +135,7 @@ def _neighbours(node: Node) -> list[Node]:
 
 
 class _Border:
-    """What enters and leaves a region."""
+    """The inputs and outputs of a region."""
 
     def __init__(self, graph: Graph, nodes: list[Node], rank: int) -> None:
         self.graph, self.nodes, self.rank = graph, nodes, rank
@@ -145,35 +144,35 @@ class _Border:
         self.entering = [
             v for v in dict.fromkeys(values) if v.rank == rank and not v.is_const and v.producer not in inside
         ]
-        self.turns: list[Node] = []
-        """Transposes that read the region."""
+        self.transposes: list[Node] = []
+        """Transposes that read from the region."""
         self.leaving: list[Value] = []
-        """Values that somebody else reads."""
+        """Values with readers outside the region."""
         self.private: set[Value] = set()
-        """Entering values that nobody else reads."""
+        """Inputs without other readers."""
         for v in self.entering:
             if not v.is_output and all(node in inside for node, _ in v.uses):
                 self.private.add(v)
         for out in (out for node in nodes for out in node.outputs):
             readers = [reader for reader in out.consumers if reader not in inside]
-            turns = [reader for reader in readers if reader.op_type == "Transpose" and reader.graph is graph]
-            self.turns += turns
-            if out.is_output or len(turns) < len(readers):
+            transposes = [reader for reader in readers if reader.op_type == "Transpose" and reader.graph is graph]
+            self.transposes += transposes
+            if out.is_output or len(transposes) < len(readers):
                 self.leaving.append(out)
 
     def orders(self) -> list[Perm]:
-        """The orders that would undo most of the Transposes at the border."""
+        """The orders that would cancel most of the Transposes at the border."""
         wanted: Counter[tuple[int, ...]] = Counter()
         for v in self.entering:
             if (perm := perm_of(v.producer)) is not None:
                 wanted[tuple(inverse(perm))] += 1
-        for turn in self.turns:
+        for turn in self.transposes:
             if (perm := perm_of(turn)) is not None:
                 wanted[tuple(perm)] += 1
         return [list(perm) for perm, _ in wanted.most_common(CANDIDATES)]
 
     def saved(self, order: Perm) -> int:
-        """Transposes fewer when the region is computed in this order."""
+        """How many Transposes fewer there are if the region is computed in this order."""
         identity = list(range(self.rank))
         total = -len(self.leaving)
         for v in self.entering:
@@ -183,25 +182,25 @@ class _Border:
             else:
                 total += (v in self.private) - (composed(perm, order) != identity)
         back = inverse(order)
-        for turn in self.turns:
+        for turn in self.transposes:
             perm = perm_of(turn)
             total += perm is not None and composed(back, perm) == identity
         return total
 
 
-def _turn_if_cheaper(graph: Graph, nodes: list[Node], log: Log) -> None:
+def _permute_if_cheaper(graph: Graph, nodes: list[Node], log: Log) -> None:
     rank = member_rank(nodes[0])
     assert rank is not None
     border = _Border(graph, nodes, rank)
-    if any(v.producer in border.turns for v in border.entering):
+    if any(v.producer in border.transposes for v in border.entering):
         return
     saved, order = max(((border.saved(order), order) for order in border.orders()), default=(0, []), key=lambda s: s[0])
     if saved > 0:
-        _turn(border, order, saved, log)
+        _permute(border, order, saved, log)
 
 
-def _turn(border: _Border, order: Perm, saved: int, log: Log) -> None:
-    """Write the region again, in another order of axes."""
+def _permute(border: _Border, order: Perm, saved: int, log: Log) -> None:
+    """Rebuild the region in another order of axes."""
     graph, made, back = border.graph, list[Node](), inverse(order)
     new: dict[Value, Value] = {}
     entering, leaving = set(border.entering), set(border.leaving)
@@ -209,29 +208,29 @@ def _turn(border: _Border, order: Perm, saved: int, log: Log) -> None:
     now: list[Value] = []
     for node in border.nodes:
         op = Builder(graph, node, prefix=node.name or node.outputs[0].name, origin=node.origin)
-        inputs, attrs = turned_inputs(node, order)
+        inputs, attrs = permuted_inputs(node, order)
         for i, v in enumerate(node.inputs):
             if v is None or v.rank == 0 or not is_data(node, i):
                 continue
             if v not in new:
-                new[v] = _entering(op, v, order) if v in entering else op.const(turned_const(v, order, border.rank))
+                new[v] = _entering(op, v, order) if v in entering else op.const(permuted_const(v, order, border.rank))
             inputs[i] = new[v]
-        outs = [Value(f"{out.name}/turned", _turned_type(out, order)) for out in node.outputs]
+        outs = [Value(f"{out.name}/turned", _permuted_type(out, order)) for out in node.outputs]
         op.call("", node.op_type, *inputs, outputs=outs, **attrs)
         for out, turned in zip(node.outputs, outs, strict=True):
             new[out] = turned
             if out in leaving:
                 old.append(out)
                 now.append(op.Transpose(turned, perm=back))
-            for turn in (t for t in border.turns if t.inputs[0] is out):
+            for turn in (t for t in border.transposes if t.inputs[0] is out):
                 perm = perm_of(turn)
                 assert perm is not None
                 both = composed(back, perm)
                 old.append(turn.output)
                 now.append(turned if both == sorted(both) else op.Transpose(turned, perm=both))
         made += op.made
-    turns = [v.producer for v in border.entering if v.producer is not None and v.producer.op_type == "Transpose"]
-    nodes = [*border.turns, *reversed(border.nodes), *turns]
+    transposes = [v.producer for v in border.entering if v.producer is not None and v.producer.op_type == "Transpose"]
+    nodes = [*border.transposes, *reversed(border.nodes), *transposes]
     log.replace(graph, nodes, old, now, made, f"{len(border.nodes)} nodes turned, {saved} Transpose fewer")
 
 
@@ -244,12 +243,12 @@ def _entering(op: Builder, value: Value, order: Perm) -> Value:
         if both == sorted(both):
             return source
         turned = op.Transpose(source, perm=both)
-    turned.type = _turned_type(value, order)
+    turned.type = _permuted_type(value, order)
     found: Value = turned
     return found
 
 
-def _turned_type(value: Value, order: Perm) -> TensorType | None:
+def _permuted_type(value: Value, order: Perm) -> TensorType | None:
     t = value.type
     if not isinstance(t, TensorType) or t.shape is None:
         return None

@@ -1,6 +1,6 @@
-"""Fusions into onnxruntime's own operators, a file a family, for models that are saved in its spelling.
+"""Fusions into onnxruntime's own operators, one file per family, for models that are saved with ``spelling="contrib"``.
 
-Each class is a pass of its own name. onnxruntime's CPU provider runs what they write; ``normalize`` takes it apart.
+Each class is a pass of its name. onnxruntime's CPU provider runs the results; ``normalize`` expands them again.
 """
 
 MICROSOFT = "com.microsoft"

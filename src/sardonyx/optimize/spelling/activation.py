@@ -1,4 +1,4 @@
-"""Gelu and Swish under onnxruntime's names, with the bias before them."""
+"""Gelu and Swish as onnxruntime's operators, with a preceding bias."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SpellBiasGelu(Fusion):
 
 
 def _vector(op: Builder, bias: Value, x: Value) -> Value:
-    """A bias of the last axis of ``x``, a constant without its leading ones."""
+    """A bias of the last axis of ``x``: a constant, without leading ones."""
     if fits_trailing(bias, x):
         return bias
     flat = bias.is_const and bias.rank is not None and x.rank is not None and 1 < bias.rank <= x.rank

@@ -1,4 +1,4 @@
-"""Attention under onnxruntime's names: with the projections in front of it, or with their biases."""
+"""Attention as onnxruntime's operators, with the preceding projections or their biases."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from sardonyx.optimize.spelling import MICROSOFT
 from sardonyx.optimize.spelling.attention_mask import Padding, bias, hides_rows, padding
 
 Spelled: TypeAlias = tuple[str, tuple["Value | None", ...], dict[str, Any]]
-"""An operator, its inputs, and the attributes that are its own."""
+"""An operator, its inputs, and its specific attributes."""
 
-PLAIN = {"scale", "q_num_heads", "kv_num_heads", "is_causal", "softmax_precision"}
-"""Attributes of Attention that onnxruntime's operators have too; any other must have its default."""
+SHARED_ATTRIBUTES = {"scale", "q_num_heads", "kv_num_heads", "is_causal", "softmax_precision"}
+"""Attributes of Attention that onnxruntime's operators have too; others must have their defaults."""
 
 
 @optimization("SpellAttention")
@@ -52,7 +52,7 @@ def _each(graph: Graph, log: Log, spell: Callable[[Builder, Node], Spelled | Non
 
 
 def _spell(op: Builder, node: Node, spell: Callable[[Builder, Node], Spelled | None], log: Log) -> None:
-    _require_plain(node)
+    _require_supported(node)
     mask = node.input(3)
     require(
         mask is None or not hides_rows(mask), "a row without keys is 0, and is not in onnxruntime's operators", mask
@@ -100,7 +100,7 @@ def _masks(op: Builder, node: Node) -> tuple[Value | None, Value | None]:
     return keys.keys if keys.keys.dtype is dtypes.i32 else op.Cast(keys.keys, to=dtypes.i32.onnx), None
 
 
-def _require_plain(node: Node) -> None:
+def _require_supported(node: Node) -> None:
     q, k, v = node.inputs[:3]
     assert q is not None and k is not None and v is not None
     require(q.dtype is dtypes.f32, "onnxruntime has no kernel for the element type", q)
@@ -109,7 +109,7 @@ def _require_plain(node: Node) -> None:
     require(heads == node.attrs["kv_num_heads"], f"query heads share key heads, and {_not_grouped(node)}", k)
     require(node.input(6) is None, "the lengths of keys are given", node.input(6))
     require(node.attrs.get("softmax_precision", 1) == dtypes.f32.onnx, "the softmax has another type", q)
-    for name in node.attrs.keys() - PLAIN:
+    for name in node.attrs.keys() - SHARED_ATTRIBUTES:
         require(node.attrs[name] == (-1 if name.endswith("window_size") else 0), f"{name} is set", q)
     require(scale_of(node) is not None, "the scale is left to a size of heads that is unknown", q)
     assert q.shape is not None and k.shape is not None
@@ -122,7 +122,7 @@ def _require_plain(node: Node) -> None:
 
 
 def _not_grouped(node: Node) -> str:
-    """Why onnxruntime's GroupQueryAttention, the operator for shared heads, cannot say the same."""
+    """Why onnxruntime's GroupQueryAttention, its operator for shared heads, is not equivalent."""
     q, mask = node.inputs[0], node.input(3)
     assert q is not None and q.shape is not None
     if node.input(4) is not None and 1 not in q.shape[:2]:
@@ -143,7 +143,7 @@ class Part:
     weight: Value | None = None
     bias: Value | None = None
     columns: tuple[int, int | None] = (0, None)
-    """Those of ``weight`` and ``bias`` that this part has, where one product is split into several."""
+    """The columns of ``weight`` and ``bias`` for this part, if one product is split into several."""
 
 
 def _part(x: Value | None) -> Part:
@@ -167,7 +167,7 @@ def _columns(split: Node, x: Value) -> tuple[int, int] | None:
 
 
 def _projection(x: Value) -> Part:
-    """x as product and bias; as a product of rows that a Gemm makes, too."""
+    """x as product and bias; also as a Gemm of flattened rows."""
     node, term, product = x.producer, None, x
     if node is not None and node.op_type == "Add" and _is_private(x):
         for a, b in (node.inputs, node.inputs[::-1]):
@@ -190,7 +190,7 @@ def _projection(x: Value) -> Part:
 
 
 def _gemm(x: Value) -> Part | None:
-    """Reshape(Gemm(Reshape(source), weight, bias)), whose outer shape is that of the source."""
+    """Reshape(Gemm(Reshape(source), weight, bias)) whose result keeps the source's leading axes."""
     node = x.producer
     gemm = node.inputs[0].producer if node is not None and node.op_type == "Reshape" and node.inputs[0] else None
     if gemm is None or gemm.op_type != "Gemm" or gemm.inputs[0] is None or not _is_private(x):
@@ -218,7 +218,7 @@ def _width(x: Value) -> Any:
 
 
 def _packed(op: Builder, parts: list[Part]) -> tuple[Value, Value, Value, list[int]] | None:
-    """One value, its weights side by side, their biases, and how wide each part is."""
+    """The common source, the concatenated weights and biases, and the width of each part."""
     if any(p.weight is None or p.source is not parts[0].source for p in parts):
         return None
     weights = [p.weight for p in parts if p.weight is not None]
@@ -237,12 +237,12 @@ def _packed(op: Builder, parts: list[Part]) -> tuple[Value, Value, Value, list[i
 
 
 def _cover(parts: list[Part]) -> bool:
-    """Do the parts make up the weight they come from, in their order?"""
+    """Whether the parts make up the whole weight, in order."""
     return [p.columns[0] for p in parts] == [0, parts[0].columns[1], parts[1].columns[1]]
 
 
 def _with_biases(op: Builder, parts: list[Part]) -> tuple[Value, Value, Value, Value | None]:
-    """Q, K and V before their biases, and these side by side; the values as they are where none has a bias."""
+    """Q, K and V before their biases, and the concatenated biases; the values themselves if there are no biases."""
     sizes = [w for w in (_width(p.value) for p in parts) if isinstance(w, int)]
     if len(sizes) < 3 or not any(p.product is not p.value for p in parts):
         return parts[0].value, parts[1].value, parts[2].value, None
@@ -257,7 +257,7 @@ def _biases(op: Builder, parts: list[Part], sizes: list[int]) -> Value:
 def _joined(
     parts: list[tuple[Value | None, tuple[int, int | None]]], sizes: list[int], rows: int | None = None
 ) -> Tensor:
-    """Constants side by side, zeros for those that are missing; read when the model is written."""
+    """Concatenated constants, with zeros for missing ones; computed when the model is written."""
     lead = () if rows is None else (rows,)
 
     def fetch() -> np.ndarray[Any, Any]:

@@ -1,4 +1,4 @@
-"""Masks as onnxruntime's attention operators take them: one mask of keys, or a bias with a row for every query."""
+"""Masks in the forms of onnxruntime's attention operators: one mask of keys, or a bias with a row for every query."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from sardonyx.optimize.fusions.masks import LOW, keeps_first_key, typed
 from sardonyx.optimize.manager import Log, optimization
 
 KERNELS = (dtypes.f32, dtypes.f16, dtypes.f64)
-"""Element types of onnxruntime's kernel of the ONNX operator."""
+"""Element types of onnxruntime's kernel for ONNX's Attention."""
 
 PASSING = ("Where", "Add", "Mul", "Expand", "Unsqueeze", "Slice", "Cast")
-"""What carries -inf from a constant into a mask."""
+"""Operators that propagate -inf from a constant to a mask."""
 
 
 @dataclass(frozen=True)
 class Padding:
-    """Keys (batch, length) that are kept where they are not 0; scores of the others get ``fill`` added."""
+    """A mask of keys (batch, length), nonzero for kept ones; ``fill`` is added to the scores of others."""
 
     keys: Value
     fill: float
 
 
 def padding(mask: Value) -> Padding | None:
-    """The mask of keys that a mask (batch, 1, 1, keys) was made from: (1 - keys) * fill, or a choice by keys."""
+    """The mask of keys from which a mask (batch, 1, 1, keys) was computed: (1 - keys) * fill, or a Where."""
     node = mask.producer
     if node is None or mask.rank != 4:
         return None
@@ -69,7 +69,9 @@ def _is_number(x: Value | None, number: float) -> bool:
 
 
 def hides_rows(mask: Value, depth: int = 6) -> bool:
-    """May a row have no key left? The ONNX operator makes such a row 0; onnxruntime's own divide 0 by 0."""
+    """Whether a row may have no visible key. ONNX's Attention returns 0 there; onnxruntime's own operators divide 0 by
+    0.
+    """
     if mask.is_const:
         hidden = ~mask.numpy() if mask.dtype is dtypes.bool_ else np.isneginf(mask.numpy())
         return bool(hidden.ndim == 0 and hidden) or bool(hidden.ndim and hidden.all(axis=-1).any())
@@ -96,7 +98,7 @@ def bias(op: Builder, node: Node) -> Any:
 
 
 def with_rows(op: Builder, mask: Value, q: Value) -> Value:
-    """A mask over four axes, with a row for every query."""
+    """A mask over four axes with a row for every query."""
     require(mask.rank is not None and q.rank in (3, 4), "the mask's rank is unknown", mask)
     assert mask.rank is not None and q.rank is not None and q.shape is not None
     if mask.rank < 4:
@@ -107,17 +109,17 @@ def with_rows(op: Builder, mask: Value, q: Value) -> Value:
         return mask
     if isinstance(rows, int):
         return typed(op.Expand(mask, op.const([1, 1, rows, 1])))
-    # In self-attention every layer reads the length from the mask itself, so that they share one node.
+    # In self-attention every layer takes the length from the mask, so that all layers share one node.
     at = op.Shape(mask, start=3, end=4) if same(rows, mask.shape[3]) else op.Shape(q, start=q.rank - 2, end=q.rank - 1)
     return typed(op.Expand(mask, op.Concat(op.const([1, 1]), at, op.const([1]), axis=0)))
 
 
 @optimization("AdaptAttentionMasks")
 def adapt_masks(graph: Graph, log: Log) -> None:
-    """Attention(q, k, v, mask)  ->  Attention(q, k, v, mask'), as onnxruntime's kernel of the ONNX operator asks.
+    """Attention(q, k, v, mask)  ->  Attention(q, k, v, mask') for onnxruntime's kernel of ONNX's Attention.
 
-    The mask gets a row for every query. Rows of the lowest number there is, which that kernel takes for rows of -inf,
-    become rows of half of it.
+    The mask gets a row for every query. That kernel takes rows of the lowest finite number for rows of -inf; they are
+    replaced by half of that number.
     """
     for node in list(graph.nodes):
         for _, sub in node.subgraphs():
@@ -140,7 +142,7 @@ def adapt_masks(graph: Graph, log: Log) -> None:
 
 
 def _finite(op: Builder, mask: Value, depth: int = 8) -> Value:
-    """A mask that is chosen, multiplied or summed from constants, without the lowest number among them."""
+    """A mask that is selected, multiplied or summed from constants, without the lowest finite number."""
     node = mask.producer
     if node is None or node.op_type not in ("Where", "Mul", "Add") or mask.dtype not in KERNELS or depth == 0:
         return mask

@@ -1,4 +1,4 @@
-"""Convolutions and Gemm with the addition and the activation that follow them."""
+"""Fuses convolutions and Gemm with a following addition and activation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONV_ACTIVATIONS = {
     "Sigmoid": (),
     "Tanh": (),
 }
-"""What FusedConv can apply, Clip aside, and the attributes that become its parameters."""
+"""Activations of FusedConv except Clip, with the attributes that become its parameters."""
 
 GEMM_ACTIVATIONS = {
     "Elu": ("alpha",),
@@ -40,7 +40,7 @@ GEMM_ACTIVATIONS = {
 
 @optimization("SpellShapesLast")
 def spell_shapes_last(graph: Graph, log: Log) -> None:
-    """Shape(x)  ->  Shape(activation(x)), where nothing else reads x: the activation can then go into x."""
+    """Shape(x)  ->  Shape(activation(x)), if x has no other reader, so that the activation can be fused into x."""
     passed: set[Node] = set()
     for node in graph.nodes:
         passed.add(node)
@@ -58,7 +58,7 @@ def spell_shapes_last(graph: Graph, log: Log) -> None:
 
 
 def _is_activation(node: Node, x: Value) -> bool:
-    """Whether a node changes nothing but the elements of ``x``, by constants."""
+    """Whether a node is elementwise in ``x``, with constants as other operands."""
     known = node.op_type == "Clip" or node.op_type in CONV_ACTIVATIONS or node.op_type in GEMM_ACTIVATIONS
     return known and not node.domain and all(v is x or v is None or v.is_const for v in node.inputs)
 
@@ -96,7 +96,7 @@ class SpellConvAdd(Fusion):
 
 @fusion
 class SpellConvActivation(Fusion):
-    """activation(Conv(x, w, b))  ->  FusedConv(x, w, b), and on top of what was added to it."""
+    """activation(Conv(x, w, b))  ->  FusedConv(x, w, b), also with an addition before the activation."""
 
     def pattern(self, op: Any, x: Any, w: Any, z: Any, low: Any, high: Any) -> Any:
         conv = _convolution(op, x, w)

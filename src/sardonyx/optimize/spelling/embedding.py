@@ -1,4 +1,4 @@
-"""Embedding layers: look-ups of words, positions and segments, added and normalized."""
+"""Embedding layers: lookups of words, positions and segments, added and normalized."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sardonyx.optimize.pattern import attribute
 from sardonyx.optimize.spelling import MICROSOFT
 from sardonyx.optimize.spelling.activation import require_kernel
 
-LAYS_OUT = ("Unsqueeze", "Reshape", "Tile", "Expand", "Cast")
-"""What repeats a row of positions for every example, where the length of the row stays."""
+REPEATS_ROW = ("Unsqueeze", "Reshape", "Tile", "Expand", "Cast")
+"""Operators that repeat a row of positions for every example and keep its length."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class LookUp:
 def spell_embeddings(graph: Graph, log: Log) -> None:
     """LayerNormalization(words[ids] + segments[segment_ids] + positions[places])  ->  EmbedLayerNormalization.
 
-    The sum is an output where others read it. Positions that are 0, 1, ... are what the operator supposes.
+    The sum becomes an output if it has other readers. Positions 0, 1, ... are the operator's default.
     """
     order = {node: i for i, node in enumerate(graph.nodes)}
     for node in list(order):
@@ -51,7 +51,7 @@ def spell_embeddings(graph: Graph, log: Log) -> None:
 
 
 def _look_ups(total: Value | None, graph: Graph) -> tuple[list[Node], list[LookUp]] | None:
-    """The additions, last first, and the two or three look-ups that a value is the sum of."""
+    """The additions, last first, and the two or three lookups whose sum a value is."""
     added = _adds(total, graph)
     if added is None:
         return None
@@ -92,7 +92,7 @@ def _spell(
         require(fits, "scale and bias do not fit the tables", v or total)
     words, places, segments = _roles(look_ups)
     at, ids = places.indices, words.indices
-    counted = _counts(at, ids)
+    counted = _are_positions(at, ids)
     require(counted or _same_length(at, ids), "positions may be of another length", at)
     for add in adds[1:]:
         require(len(add.output.uses) == 1 and not add.output.is_output, "a part of the sum is read", add.output)
@@ -103,7 +103,7 @@ def _spell(
         ready = node in order and all(v.producer is None or order[v.producer] < order[node] for v in read)
         require(of_sum and ready, f"a look-up is also read by {node.label}", node.inputs[0])
     shared = len(total.uses) > 1 or total.is_output or bool(shapes)
-    # The new node stands before the first reader of the sum, and before those that ask for its shape.
+    # The new node is inserted before the first reader of the sum or of its shape.
     before = min((adds[0], *shapes), key=lambda node: order[node])
     nodes = [norm, *adds, *(one.node for one in look_ups)]
     origin = tuple(dict.fromkeys(name for node in reversed(nodes) for name in node.origin))
@@ -136,9 +136,10 @@ def _other_readers(one: LookUp, adds: list[Node]) -> list[Node]:
 
 
 def _roles(look_ups: list[LookUp]) -> tuple[LookUp, LookUp, LookUp | None]:
-    """Which look-up is that of the words, of the positions and of the segments.
+    """Which lookup is that of words, of positions and of segments.
 
-    Positions are those with one row for all examples; else the tables go by size. The sum does not depend on it.
+    The positions' lookup has one row for all examples; otherwise tables are distinguished by size. The sum is the same
+    anyway.
     """
     rest = sorted(look_ups, key=lambda one: -int(one.table.shape[0]))  # type: ignore[index,arg-type]
     for one in rest:
@@ -158,12 +159,12 @@ def _same_length(places: Value, ids: Value) -> bool:
     return length is not None and places.shape[1] == length and (places.shape[0] == 1 or same_shape(places, ids))
 
 
-def _counts(places: Value, ids: Value) -> bool:
-    """Whether indices are known to be 0, 1, ... as many as there are words, which is what the operator supposes."""
+def _are_positions(places: Value, ids: Value) -> bool:
+    """Whether indices are known to be 0, 1, ..., one per word, which is the operator's default."""
     assert ids.shape is not None
     length = ids.shape[1]
     node = places.producer
-    while length is not None and node is not None and node.op_type in LAYS_OUT:
+    while length is not None and node is not None and node.op_type in REPEATS_ROW:
         inner = node.inputs[0]
         if inner is None or not inner.shape or not places.shape or inner.shape[-1] != places.shape[-1]:
             return False
@@ -176,15 +177,15 @@ def _counts(places: Value, ids: Value) -> bool:
         return False
     if node.op_type == "Range":
         start, _, step = node.inputs
-        return places.shape[0] == length and _is(start, 0) and _is(step, 1)
+        return places.shape[0] == length and _equals(start, 0) and _equals(step, 1)
     data, start, end, axes = node.inputs[:4] if len(node.inputs) >= 4 else (None,) * 4
     if data is None or end is None or not data.is_const or not _is_range(data):
         return False
-    plain = _is(start, 0) and (_is(axes, -1) or _is(axes, len(data.shape or ()) - 1))
-    return plain and (node.input(4) is None or _is(node.input(4), 1)) and _is_length(end, length)
+    plain = _equals(start, 0) and (_equals(axes, -1) or _equals(axes, len(data.shape or ()) - 1))
+    return plain and (node.input(4) is None or _equals(node.input(4), 1)) and _is_length(end, length)
 
 
-def _is(v: Value | None, number: int) -> bool:
+def _equals(v: Value | None, number: int) -> bool:
     return v is not None and v.is_scalar_const and v.item() == number
 
 
@@ -194,7 +195,7 @@ def _is_range(v: Value) -> bool:
 
 
 def _is_length(v: Value, dim: Any) -> bool:
-    """Whether a value is the size of the second axis of something that is ``dim`` long there."""
+    """Whether a value is the size of the second axis of a tensor whose second axis is ``dim``."""
     node, part = v.producer, None
     while node is not None and node.op_type in ("Unsqueeze", "Squeeze", "Reshape", "Cast", "Gather"):
         if node.op_type == "Gather":
@@ -214,6 +215,6 @@ def _producer(node: Node) -> Node | None:
 
 
 def _narrow(op: Builder, ids: Value) -> Any:
-    """Indices as i32, which is what the operator takes."""
+    """Indices as i32, the type that the operator takes."""
     require(ids.dtype in (dtypes.i32, dtypes.i64), "the indices are not known to be integers", ids)
     return ids if ids.dtype is dtypes.i32 else op.Cast(ids, to=dtypes.i32.onnx)

@@ -1,4 +1,4 @@
-"""Matrix products with the transposes and the factor around them."""
+"""Fuses matrix products with surrounding transposes and factors."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def _fused(op: Builder, m: Match, a: Value, b: Value, **changed: Any) -> Any:
 
 
 def _may_swap(perm: list[int] | None) -> bool:
-    """Whether a permutation exchanges the last two axes and nothing else; None reverses them all."""
+    """Whether a permutation swaps exactly the last two axes; None reverses all axes."""
     return perm is None or (len(perm) >= 2 and perm == [*range(len(perm) - 2), len(perm) - 1, len(perm) - 2])
 
 
 @fusion
 class SpellMatMulTranspose(Fusion):
-    """MatMul(Transpose(a), b)  ->  FusedMatMul(a, b, transA=1), and so for b."""
+    """MatMul(Transpose(a), b)  ->  FusedMatMul(a, b, transA=1); also for b."""
 
     def pattern(self, op: Any, a: Any, b: Any) -> Any:
         left, right = (op.Transpose(v, perm=_may_swap) for v in (a, b))

@@ -1,4 +1,4 @@
-"""Normalizations with the residual addition before them."""
+"""Fuses normalizations with a preceding residual addition."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SpellSimplifiedLayerNorm(Fusion):
 
 @optimization("SpellSkipLayerNorm")
 def spell_skip_norms(graph: Graph, log: Log) -> None:
-    """norm(a + b)  ->  Skip...Normalization(a, b); the sum is an output where others read it."""
+    """norm(a + b)  ->  Skip...Normalization(a, b); the sum becomes an output if it has other readers."""
     for node in graph.nodes:
         for _, sub in node.subgraphs():
             spell_skip_norms(sub, log)
@@ -55,7 +55,7 @@ def _spell_skip_norm(graph: Graph, norm: Node, added: Node, log: Log) -> None:
         require(v is None or (v.is_const and fits_trailing(v, total) and v.dtype is total.dtype), "it does not fit", v)
     x, skip = _operands(added)
     nodes = [norm, added]
-    # The new node stands where the sum did, for readers of the sum may come before the normalization.
+    # The new node takes the place of the sum, because readers of the sum may precede the normalization.
     op = Builder(graph, added, prefix=norm.name or norm.outputs[0].name, origin=_origin(nodes))
     op_type, shared = SKIP[norm.op_type], len(total.uses) > 1 or total.is_output
     stem = f"{op.prefix}/{op_type}"
@@ -72,7 +72,7 @@ def _spell_skip_norm(graph: Graph, norm: Node, added: Node, log: Log) -> None:
 
 
 def _operands(added: Node) -> tuple[Value, Value]:
-    """The addends: one of the sum's shape, and one that is too, or is the same for every example of a batch."""
+    """The addends: one with the sum's shape, and one with that shape or constant over the batch."""
     a, b = added.inputs
     assert a is not None and b is not None
     total = added.output
@@ -113,7 +113,7 @@ def _take_bias(graph: Graph, node: Node, log: Log) -> None:
 
 
 def _bias(v: Value, graph: Graph) -> tuple[Value, Value, Node] | None:
-    """What a bias of the last axis was added to, the bias, and the addition, which nobody else reads."""
+    """The value that a bias of the last axis was added to, the bias, and the addition, which has no other reader."""
     node = v.producer
     if node is None or node.op_type != "Add" or node.graph is not graph or len(v.uses) > 1 or v.is_output:
         return None

@@ -1,4 +1,4 @@
-"""An operator between DequantizeLinear and QuantizeLinear as onnxruntime's operator on the integers."""
+"""Fuses operators between DequantizeLinear and QuantizeLinear into onnxruntime's quantized operators."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def relu(op: Builder, node: Node, y: Quantized) -> Any:
 
 
 def softmax(op: Builder, node: Node, y: Quantized) -> Any:
-    """onnxruntime multiplies by floor(1 / scale); of results up to 1 that is less than one step from dividing."""
+    """onnxruntime multiplies by floor(1 / scale); for results up to 1 the error is less than one step."""
     require(y.scale.item() <= 1, "the scale exceeds every result", y.scale)
     return unary(op, "QLinearSoftmax", node.input(0), y, axis=attribute(node, "axis"), opset=13)
 
@@ -162,7 +162,7 @@ class SpellQLinearAveragePool(Fusion):
 
 @fusion
 class SpellIntegerGemm(Fusion):
-    """Gemm(DequantizeLinear(a), DequantizeLinear(b), c)  ->  QGemm that gives reals."""
+    """Gemm(DequantizeLinear(a), DequantizeLinear(b), c)  ->  QGemm with a float result."""
 
     shares = True
 
@@ -177,7 +177,9 @@ class SpellIntegerGemm(Fusion):
 
 @fusion
 class FoldQuantizedClip(Fusion):
-    """QuantizeLinear(Relu(x)), QuantizeLinear(Clip(x))  ->  QuantizeLinear(x), where it clips as much itself."""
+    """QuantizeLinear(Relu(x)), QuantizeLinear(Clip(x))  ->  QuantizeLinear(x), if its own range clips at least as
+    much.
+    """
 
     def pattern(self, op: Any, x: Any, s: Any) -> Any:
         clipped = op.either(op.Relu(x), op.Clip(x, op.optional("low"), op.optional("high")))

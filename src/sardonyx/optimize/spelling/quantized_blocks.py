@@ -1,4 +1,4 @@
-"""MatMulNBits: a product with a constant matrix of 4 or 8 bits whose scales stand for blocks of a column."""
+"""MatMulNBits: a product with a constant matrix of 4 or 8 bits with a scale for each block of a column."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ REALS = (dtypes.f32, dtypes.f16)
 
 @fusion
 class SpellMatMulNBits(Fusion):
-    """MatMul(x, DequantizeLinear(w)), w in blocks along its columns, or the transpose of one in blocks along its rows
-    ->  MatMulNBits(x, w), repacked; Gemm too, with its bias."""
+    """MatMul(x, DequantizeLinear(w))  ->  MatMulNBits(x, w), repacked; also for Gemm, with its bias.
+
+    The blocks of w lie along its columns, or along its rows if w is transposed.
+    """
 
     def pattern(self, op: Any, x: Any, w: Any, s: Any) -> Any:
         dense = op.DequantizeLinear(w, s, op.optional("z"), block_size=bool, name="dense")
@@ -60,7 +62,7 @@ class SpellMatMulNBits(Fusion):
 
 @dataclass(frozen=True)
 class Blocks:
-    """A matrix of ``k`` rows and ``n`` columns in blocks along k, which is the last axis where it is ``by_rows``."""
+    """A matrix of ``k`` rows and ``n`` columns in blocks along k; with ``by_rows``, k is the last axis."""
 
     weight: Tensor
     scales: Tensor
@@ -85,23 +87,23 @@ class Blocks:
 
     def steps(self) -> Tensor:
         shape = (self.n * self.count,)
-        return lazy(self.scales.dtype, shape, lambda: self._turned(self.scales).reshape(-1), "scales")
+        return lazy(self.scales.dtype, shape, lambda: self._transposed(self.scales).reshape(-1), "scales")
 
     def points(self) -> Array | None:
-        """Zero points; those left out stand for half the range, which is a signed 0."""
+        """Zero points; omitted ones are half of the range, a signed 0."""
         if self.zeros is not None:
             return self._bytes(self.zeros, self.count, 8 // self.bits).reshape(-1)
         if self.weight.dtype.kind == "uint":
             return np.zeros(self.n * -(-self.count * self.bits // 8), np.uint8)
         return None
 
-    def _turned(self, tensor: Tensor) -> Array:
-        """One row for each column."""
+    def _transposed(self, tensor: Tensor) -> Array:
+        """The tensor with one row for each column."""
         return tensor.numpy() if self.by_rows else tensor.numpy().T
 
     def _bytes(self, tensor: Tensor, width: int, multiple: int) -> Array:
-        """Unsigned numbers, ``width`` in a row, filled up to a multiple, in bytes with low bits first."""
+        """Unsigned numbers, ``width`` per row, padded to a multiple, packed in bytes with low bits first."""
         offset = 2 ** (self.bits - 1) if tensor.dtype.kind == "int" else 0
-        rows = (self._turned(tensor)[:, :width].astype(np.int16) + offset).astype(np.uint8)
+        rows = (self._transposed(tensor)[:, :width].astype(np.int16) + offset).astype(np.uint8)
         rows = np.pad(rows, ((0, 0), (0, -width % multiple)))
         return rows if self.bits == 8 else np.asarray(rows[:, 0::2] | (rows[:, 1::2] << np.uint8(4)))

@@ -1,4 +1,4 @@
-"""Products of 8-bit matrices that give reals, and the quantization of their left side."""
+"""Products of 8-bit matrices with float results, and the quantization of their left operand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sardonyx.optimize.spelling import MICROSOFT
 from sardonyx.optimize.spelling.quantized_values import KERNELS, Produced, dequantized, require_product
 
 BIAS_AT = {"DynamicQuantizeMatMul": 4, "MatMulIntegerToFloat": 6, "MatMulNBits": 5}
-"""Where products take a bias."""
+"""The bias inputs of products."""
 
 
 def _product(op: Any, a: Any, b: Any) -> Any:
@@ -25,7 +25,7 @@ def _product(op: Any, a: Any, b: Any) -> Any:
 
 
 def _require_factor(scale: Value, b: Value) -> None:
-    """One number, or one for each column."""
+    """Refuse unless the scale is one number, or one per column."""
     columns = sizes(b, -1)
     per_column = columns is not None and scale.shape == columns and b.rank == 2
     require(scale.shape in ((), (1,)) or per_column, "the factor is neither one nor one for each column", scale)
@@ -126,7 +126,7 @@ class SpellDynamicQuantizeMatMul(Fusion):
 
 @fusion
 class SpellQuantizedBias(Fusion):
-    """MatMulNBits(x) + bias, and so for the products of 8 bits  ->  the product with its bias."""
+    """MatMulNBits(x) + bias  ->  MatMulNBits with its bias; also for products of 8 bits."""
 
     def pattern(self, op: Any, bias: Any) -> Any:
         return Produced(*BIAS_AT, domain=MICROSOFT, name="product") + bias

@@ -1,4 +1,4 @@
-"""Operators that only move elements, done on the integers."""
+"""Operators that only move elements, applied to the integers."""
 
 from __future__ import annotations
 
@@ -14,25 +14,29 @@ from sardonyx.optimize.spelling.quantized import GROUPS
 from sardonyx.optimize.spelling.quantized_values import Produced, Quantized, dequantized, is_dequantized, quantized
 
 REARRANGE = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
-"""What keeps every element, once."""
+"""Operators that keep every element exactly once."""
 
 MOVE = frozenset({
     *REARRANGE, "DepthToSpace", "Expand", "Gather", "GatherElements", "MaxPool", "Pad", "ReduceMax", "ReduceMin",
     "Resize", "Slice", "SpaceToDepth", "Split", "Tile",
 })  # fmt: skip
-"""What gives elements of its first input and nothing else, zeros aside."""
+"""Operators whose results are elements of their first input, or zeros."""
 
 LOOK_AHEAD = 8
-"""Moves in a row through which readers are looked for."""
+"""Longest chain of such operators through which readers are searched."""
 
 
 @optimization("SinkDequantize")
 def sink_dequantize(graph: Graph, log: Log) -> None:
-    """move(DequantizeLinear(q))  ->  DequantizeLinear(move(q)), where what reads it can take the integers."""
+    """move(DequantizeLinear(q))  ->  DequantizeLinear(move(q)), if readers can take the integers."""
     for node in graph.nodes:
         for _, sub in node.subgraphs():
             sink_dequantize(sub, log)
-        if _moves(node) and is_dequantized(node.inputs[0]) and all(_wants(out, 0) for out in node.outputs):
+        if (
+            _moves(node)
+            and is_dequantized(node.inputs[0])
+            and all(_readers_accept_integers(out, 0) for out in node.outputs)
+        ):
             _sink(graph, node, log)
 
 
@@ -56,7 +60,7 @@ def _sink(graph: Graph, node: Node, log: Log) -> None:
 
 
 def _like(real: Value, x: Quantized) -> TensorType:
-    """The type of integers in the shape of reals."""
+    """The type of the integers with the shape of the floats."""
     return TensorType(x.dtype, real.shape)
 
 
@@ -75,18 +79,18 @@ def _fills(node: Node) -> bool:
     return node.op_type == "Pad" and attribute(node, "mode") == "constant"
 
 
-def _wants(v: Value, depth: int) -> bool:
-    """Whether everything that reads ``v`` can read integers in its place."""
+def _readers_accept_integers(v: Value, depth: int) -> bool:
+    """Whether all readers of ``v`` can read integers instead."""
     if v.is_output or depth > LOOK_AHEAD or not v.uses:
         return False
-    return all(_takes(reader, i, depth) for reader, i in v.uses)
+    return all(_accepts_integers(reader, i, depth) for reader, i in v.uses)
 
 
-def _takes(reader: Node, i: int, depth: int) -> bool:
+def _accepts_integers(reader: Node, i: int, depth: int) -> bool:
     if reader.op_type == "QuantizeLinear" or (reader.op_type in ("Gemm", "MatMul") and not reader.domain):
         return i == 0 or (reader.op_type != "QuantizeLinear" and is_dequantized(reader.inputs[0]))
     if _moves(reader):
-        return i == 0 and all(_wants(out, depth + 1) for out in reader.outputs)
+        return i == 0 and all(_readers_accept_integers(out, depth + 1) for out in reader.outputs)
     return reader.op_type in GROUPS and all(n.op_type == "QuantizeLinear" for n in reader.outputs[0].consumers)
 
 
@@ -117,7 +121,7 @@ def _is_private(v: Value) -> bool:
 
 
 def _rearranged(last: Node) -> list[Node]:
-    """A rearrangement and those before it that nobody else reads, the last first."""
+    """A rearrangement and its predecessors without other readers, last first."""
     moves, x = [last], last.inputs[0]
     while x is not None and _is_private(x) and x.producer is not None:
         if x.producer.op_type not in REARRANGE or x.producer.domain:
@@ -129,7 +133,7 @@ def _rearranged(last: Node) -> list[Node]:
 
 @fusion
 class FoldDequantizedArg(Fusion):
-    """ArgMax(DequantizeLinear(q)), ArgMin(DequantizeLinear(q))  ->  that of the integers, which have the same order."""
+    """ArgMax(DequantizeLinear(q)), ArgMin(DequantizeLinear(q))  ->  the same of the integers, whose order is equal."""
 
     shares = True
 

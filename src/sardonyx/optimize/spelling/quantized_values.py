@@ -1,4 +1,4 @@
-"""Quantized values: integers with their scale and zero point, as QuantizeLinear and DequantizeLinear name them."""
+"""Quantized values: integers with scale and zero point, as in QuantizeLinear and DequantizeLinear."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ KERNELS = (dtypes.u8, dtypes.i8)
 """Element types of onnxruntime's integer kernels."""
 
 UNIT_TOLERANCE = 1e-6
-"""Relative: what rounding leaves between a product of two scales and the scale that a quantizer stored for a bias."""
+"""Relative rounding error of a product of two scales, compared with the scale that a quantizer stored for a bias."""
 
 
 class Produced(Apply):
-    """What one of several operators gives, whatever it reads."""
+    """Matches the result of one of several operators, with any inputs."""
 
     def __init__(self, *op_types: str, name: str, domain: str = "") -> None:
         super().__init__(op_types, (), name=name, domain=domain)
@@ -38,7 +38,7 @@ class Produced(Apply):
 
 @dataclass(frozen=True)
 class Quantized:
-    """(q - zero) * scale; scale and zero are constants, for the tensor or for each index of one axis."""
+    """(q - zero) * scale; scale and zero are constants, per tensor or along one axis."""
 
     q: Value
     scale: Value
@@ -63,7 +63,7 @@ class Quantized:
         return self.scale, self.zero if self.zero is not None else op.const(self.zeros())
 
     def scalars(self, op: Builder) -> tuple[Value, Value]:
-        """Scale and zero point for the whole tensor, for a tensor of any shape."""
+        """Scale and zero point of the whole tensor, for a tensor of any shape."""
         assert self.is_per_tensor
         if self.scale.rank == 0 and self.zero is not None and self.zero.rank == 0:
             return self.scale, self.zero
@@ -80,7 +80,7 @@ def is_dequantized(v: Value | None) -> bool:
 
 
 def dequantized(v: Value | None, *, axis: int | None = None) -> Quantized:
-    """What stands behind a real; ``axis``: it may have a scale for each index of this axis."""
+    """The quantized value behind a float; ``axis`` may have a scale for each index."""
     assert v is not None
     require(is_dequantized(v), "an operand is not dequantized", v)
     node = v.producer
@@ -91,7 +91,7 @@ def dequantized(v: Value | None, *, axis: int | None = None) -> Quantized:
 
 
 def quantized(node: Node) -> Quantized:
-    """What a QuantizeLinear gives."""
+    """The result of a QuantizeLinear."""
     x = node.inputs[0]
     assert x is not None
     return _read(node, node.output, x, None)
@@ -111,7 +111,7 @@ def _read(node: Node, q: Value, real: Value, axis: int | None) -> Quantized:
 
 
 def require_product(a: Quantized, b: Quantized, y: Quantized | None = None) -> None:
-    """onnxruntime multiplies u8 by 8 bits of either kind, and i8 by i8, and gives the type of the left."""
+    """onnxruntime multiplies u8 by u8 or i8, and i8 by i8, and returns the left operand's type."""
     require(a.dtype is dtypes.u8 or b.dtype is dtypes.i8, "onnxruntime has no kernel for i8 times u8", b.q)
     require(y is None or y.dtype is a.dtype, "the result is of another integer type", y.q if y else None)
 
@@ -122,8 +122,10 @@ def require_same(*values: Quantized) -> None:
 
 
 def bias_in_units(op: Builder, bias: Value | None, a: Quantized, b: Quantized, axis: int) -> Value | None:
-    """A bias, one for each index of an axis of b, as i32 in units of the product of two scales: as it is stored, or
-    where that loses nothing."""
+    """A bias with one value per index of an axis of b, as i32 in units of the product of two scales.
+
+    Either it is stored in that form, or the conversion must be exact.
+    """
     if bias is None:
         return None
     vector = b.q.shape is not None and bias.shape == (b.q.shape[axis],)

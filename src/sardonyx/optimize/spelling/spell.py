@@ -1,4 +1,4 @@
-"""The optimized model as it is saved, in one spelling or the other."""
+"""The optimized model in the spelling in which it is saved."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def spell(
     report: Report,
     disabled: Collection[str] = (),
 ) -> Model:
-    """A copy of an optimized model, at the lowest opsets from ``written`` on, that says what was done to it.
+    """A copy of an optimized model, at the lowest opsets from ``written`` on, with a record of its rewrites.
 
-    ``portable`` has the operators of ONNX alone, ``contrib`` onnxruntime's where it has a kernel for them.
+    ``portable`` uses only ONNX's operators, ``contrib`` also those that onnxruntime has kernels for.
     """
     copy = clone(model)
     if level not in ("disabled", "basic"):

@@ -1,4 +1,4 @@
-"""What a child of a program under the shim imports as onnxruntime: it gives way to Sardonyx."""
+"""What child processes of a program under the shim import as onnxruntime; it replaces itself by Sardonyx."""
 
 import sys
 

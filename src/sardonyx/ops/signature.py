@@ -1,4 +1,4 @@
-"""What nodes of a user's operator may look like, read off the signature of its function."""
+"""The signature of a custom operator: inputs and attributes of its nodes, derived from its Python function."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMED = {"bool": int, "int": int, "float": float, "str": str}
 
 @dataclass(frozen=True)
 class Attribute:
-    """One attribute: the kind of its values (None: any), whether it is a list of them, whether it must be given."""
+    """An attribute: the kind of its values (None: any), whether it is a list, whether it is required."""
 
     kind: type | None
     is_list: bool
@@ -36,7 +36,7 @@ class Attribute:
         return Attribute(_KINDS.get(type(sample)), is_list, False)
 
     def read(self, value: Any) -> Any:
-        """The value as it is stated; TypeError for one of another kind. Whole numbers are reals too."""
+        """The value converted to this kind; TypeError for other kinds. Integers are valid floats."""
         if self.kind is None:
             return value
         if self.is_list != isinstance(value, (list, tuple)):
@@ -53,7 +53,7 @@ class Attribute:
 
 
 @dataclass(frozen=True)
-class Face:
+class Signature:
     name: str
     least: int
     most: int
@@ -61,8 +61,8 @@ class Face:
     types: frozenset[DType] | None
 
     @staticmethod
-    def of(name: str, fn: Callable[..., Any], *, skipped: int, types: frozenset[DType] | None) -> Face:
-        """The face of a function whose first parameters, so many, are not the node's."""
+    def of(name: str, fn: Callable[..., Any], *, skipped: int, types: frozenset[DType] | None) -> Signature:
+        """The signature of a function whose first ``skipped`` parameters are not the node's."""
         parameters = list(inspect.signature(fn).parameters.values())
         placed = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
@@ -78,10 +78,10 @@ class Face:
         inputs = placed[skipped:]
         attributes = {p.name: Attribute.of(p) for p in parameters if p.kind is p.KEYWORD_ONLY}
         least = sum(p.default is p.empty for p in inputs)
-        return Face(name, least, MANY if variadic else len(inputs), attributes, types)
+        return Signature(name, least, MANY if variadic else len(inputs), attributes, types)
 
     def check(self, node: Node, outputs: int | None = None) -> None:
-        """Raise InvalidGraph unless a node fits; attributes are brought to the kind that is stated."""
+        """Raise InvalidGraph unless a node fits; convert its attributes to their kinds."""
         count = len(node.inputs)
         if not self.least <= count <= self.most or None in node.inputs[: self.least]:
             most = "" if self.most == MANY else f" to {self.most}" if self.most > self.least else ""
@@ -113,7 +113,7 @@ class Face:
             raise InvalidGraph(error.what, where=node.label, expected=error.expected, got=error.got) from None
 
     def check_types(self, given: tuple[Any, ...]) -> None:
-        """Raise InvalidArgument for a tensor of a type that the operator does not take."""
+        """Raise InvalidArgument for a tensor of a type that the operator does not accept."""
         for i, t in enumerate(given):
             if self.types is not None and isinstance(t, TensorType) and t.dtype not in self.types:
                 wanted = ", ".join(sorted(d.name for d in self.types))

@@ -1,4 +1,4 @@
-"""Models of ai.onnx.ml as the operators of ai.onnx that they consist of, which are compiled."""
+"""Expands ai.onnx.ml's models to operators of ai.onnx, which are compiled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLASS_PARTS = ("treeids", "nodeids", "weights", "weights_as_tensor")
 
 
 def table(op: Builder, x: Value) -> tuple[Any, int]:
-    """Rows of features as f32, and how many features there are."""
+    """Rows of features as f32, and the number of features."""
     require(x.shape is not None and len(x.shape) == 2, "the input is not known to be a matrix", x)
     features = x.shape[1] if x.shape else None
     require(isinstance(features, int) and features > 0, "the number of features is not known", x)
@@ -29,7 +29,7 @@ def table(op: Builder, x: Value) -> tuple[Any, int]:
 
 
 def scores(op: Builder, node: Node, x: Value, count: int) -> Any:
-    """Each row times ``count`` vectors of weights, plus intercepts."""
+    """Each row times ``count`` weight vectors, plus intercepts."""
     rows, features = table(op, x)
     weights = np.array(node.attrs.get("coefficients", ()), np.float32)
     offsets = np.array(node.attrs.get("intercepts") or np.zeros(count), np.float32)
@@ -79,7 +79,7 @@ class ExpandLinearRegressor(Fusion):
 
 @fusion
 class ExpandNormalizer(Fusion):
-    """Normalizer(x)  ->  x / size(x), where rows of size 0 stay."""
+    """Normalizer(x)  ->  x / norm(x); rows of norm 0 are unchanged."""
 
     def pattern(self, op: Any, x: Any) -> Any:
         return op.call(ML, "Normalizer", x, name="norm")
@@ -113,7 +113,7 @@ def without(attrs: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def reaches_all(attrs: dict[str, Any]) -> bool:
-    """Whether every row gets a weight for every target; no, if the forest is not valid."""
+    """Whether every row gets a weight for every target; False for an invalid forest."""
     try:
         forest, held = from_nodes(attrs)
     except (SardonyxError, LookupError, ValueError, TypeError, OverflowError):
@@ -121,8 +121,8 @@ def reaches_all(attrs: dict[str, Any]) -> bool:
     return held.reach_every_target(forest)
 
 
-def based(op: Builder, found: Any, attrs: dict[str, Any]) -> Any:
-    """Scores plus the values that a forest begins with."""
+def with_base_values(op: Builder, found: Any, attrs: dict[str, Any]) -> Any:
+    """Scores plus a forest's base values."""
     tensor = attrs.get("base_values_as_tensor")
     base = np.array(attrs.get("base_values", ()), np.float32) if tensor is None else tensor.numpy().astype(np.float32)
     return op.Add(found, op.const(base.reshape(-1))) if base.size else found
@@ -143,7 +143,7 @@ class ExpandTreeRegressor(Fusion):
         count = attrs.get("n_targets", 1)
         require(count == 1 or reaches_all(attrs), "a row may miss a target", m.x)
         found = op.call(ML, "TreeEnsembleRegressor", m.x, **without(attrs, *tail))
-        return transformed(op, based(op, found, attrs), attrs.get("post_transform", "NONE"), count)
+        return transformed(op, with_base_values(op, found, attrs), attrs.get("post_transform", "NONE"), count)
 
 
 @fusion
@@ -165,6 +165,6 @@ class ExpandTreeClassifier(Fusion):
         kept |= {new: attrs[old] for old, new in names.items() if old in attrs}
         kept["n_targets"] = len(labels)
         require(reaches_all(kept), "a row may miss a class", m.x)
-        found = based(op, op.call(ML, "TreeEnsembleRegressor", m.x, **kept), attrs)
+        found = with_base_values(op, op.call(ML, "TreeEnsembleRegressor", m.x, **kept), attrs)
         label = op.Gather(op.const(labels), op.ArgMax(found, axis=1, keepdims=0))
         return label, transformed(op, found, attrs.get("post_transform", "NONE"), len(labels))

@@ -1,4 +1,4 @@
-"""The CPU provider as a session's options ask for it."""
+"""Creates the CPU provider from a session's options."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SPINNING, SPIN_US = "session.intra_op.allow_spinning", "session.intra_op.spin_du
 SPINNING_STOPS = "session.force_spinning_stop"
 FORCED, FORBIDDEN = "session.kernel.force", "session.kernel.forbid"
 NONE = "none"
-"""The value of ``SARDONYX_CPU`` that leaves the compiler out."""
+"""The value of ``SARDONYX_CPU`` that disables the compiler."""
 
 
 def cpu_providers(options: SessionOptions) -> list[Provider]:
-    """The compiling provider, or none where it cannot be used: the reference provider stands behind it in any case."""
+    """The compiling provider; empty if it is unusable. The reference provider is added in any case."""
     if options.precision not in PRECISIONS:
         raise InvalidArgument(
             "the option precision has an unknown value", expected=", ".join(PRECISIONS), got=options.precision
@@ -83,7 +83,7 @@ def split_names(text: str) -> list[str]:
 
 
 def affinities(text: str, threads: int) -> tuple[tuple[int, ...], ...]:
-    """Onnxruntime's form: processors of each thread but the caller's, counted from 1: ``1,2;3-4``."""
+    """Parse onnxruntime's format: processors of each thread except the caller's, counted from 1: ``1,2;3-4``."""
     if not text:
         return ()
     groups = text.split(";")

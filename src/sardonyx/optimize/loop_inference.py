@@ -1,8 +1,8 @@
-"""What is certain of the values of a Loop or a Scan, whose bodies run many times.
+"""Type and shape inference for Loop and Scan, whose bodies run many times.
 
-The types of carried values are guessed to be those that they begin with. A walk over the body says whether a trip keeps
-them; a dimension that changes is given a name of its own and the body is walked again, until every guess is kept. Which
-dimensions change is remembered: loops in loops would be walked a number of times that is exponential in their depth.
+Carried values are first assumed to have the types of their initial values. Inference over the body shows whether a trip
+preserves them; a dimension that changes gets a name of its own, and the body is inferred again, until all assumptions
+hold. Which dimensions change is remembered: otherwise nested loops would take time exponential in their depth.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ Change = Callable[[Graph, Node], None]
 
 @dataclass(frozen=True)
 class LoopSignature:
-    """Which inputs and outputs of a Loop or Scan and of its body belong together."""
+    """The inputs and outputs of a Loop or Scan, matched with those of its body."""
 
     body: Graph
     starts: tuple[Value | None, ...]
-    """Where carried values begin."""
+    """Initial values of the carried values."""
     states: tuple[Value, ...]
-    """Carried values as the body reads them."""
+    """Carried values as inputs of the body."""
     nexts: tuple[Value, ...]
-    """What it makes of them."""
+    """Carried values as outputs of the body."""
     sources: tuple[Value, ...]
-    """What is read row by row."""
+    """Values that are scanned row by row."""
     rows: tuple[Value, ...]
-    """Its rows in the body."""
+    """Their rows, as inputs of the body."""
     collected: tuple[Value, ...]
-    """Rows that the body makes."""
+    """Rows that the body outputs, to be stacked."""
     condition: Value | None
-    """Whether another trip follows, as the body says."""
+    """The body's condition for another trip."""
 
     @staticmethod
     def of(node: Node) -> LoopSignature | None:
-        """None where the numbers of inputs and outputs do not fit together."""
+        """The signature of a node; None if the numbers of inputs and outputs do not match."""
         body = node.attrs.get("body")
         if not isinstance(body, Graph):
             return None
@@ -69,7 +69,7 @@ class LoopSignature:
         return LoopSignature(body, tuple(node.inputs[:count]), states, made[:count], sources, rows, made[count:], None)
 
     def axes(self, node: Node) -> list[int] | None:
-        """The axis along which each source is read, counted from the front."""
+        """The axis along which each source is scanned, as a non-negative number."""
         axes = node.attrs.get("scan_input_axes") or [0] * len(self.sources)
         ranks = [len(v.shape) if v.shape is not None else 0 for v in self.sources]
         if len(axes) != len(ranks) or not all(-r <= a < r for a, r in zip(axes, ranks, strict=True)):
@@ -78,7 +78,7 @@ class LoopSignature:
 
 
 def learn(facts: Facts, node: Node, change: Change | None) -> list[ValueType | None] | None:
-    """Walk the body until its types hold for every trip; what that says of the node's outputs."""
+    """Infer the body until its types hold for every trip; returns the types of the node's outputs."""
     signature = LoopSignature.of(node)
     axes = None if signature is None else signature.axes(node)
     if signature is None or axes is None:
@@ -116,7 +116,7 @@ def _trips(facts: Facts, node: Node, signature: LoopSignature, axes: list[int]) 
 
 
 def _fixed(node: Node, signature: LoopSignature, axes: list[int]) -> dict[Value, ValueType]:
-    """Types that every trip has: of rows, and of the two scalars that a Loop's body is given."""
+    """Types that are the same in every trip: of rows, and of the two scalar inputs of a Loop's body."""
     known: dict[Value, ValueType] = {}
     for source, row, axis in zip(signature.sources, signature.rows, axes, strict=True):
         if isinstance(source.type, TensorType) and source.type.shape is not None:
@@ -130,7 +130,7 @@ def _fixed(node: Node, signature: LoopSignature, axes: list[int]) -> dict[Value,
 
 
 def _guess(facts: Facts, node: Node, start: Value | None, state: Value) -> ValueType | None:
-    """What a carried value begins with, but for what is known to change."""
+    """The assumed type of a carried value: its initial type, without dimensions that are known to change."""
     if start is None or start.type is None:
         return state.type
     _require_same(node, start.type, state.type, f"state {state.name!r}")
@@ -150,7 +150,7 @@ def _varying(facts: Facts, t: ValueType | None, before: int) -> frozenset[int] |
 
 
 def _wider(facts: Facts, node: Node, guess: ValueType | None, found: ValueType | None, before: int) -> ValueType | None:
-    """A guess that what was found is a case of."""
+    """A more general assumption that includes the inferred type."""
     _require_same(node, guess, found, "a carried value")
     if not isinstance(guess, TensorType) or guess.shape is None:
         return guess
@@ -166,7 +166,7 @@ def _wider(facts: Facts, node: Node, guess: ValueType | None, found: ValueType |
 
 
 def _require_same(node: Node, before: ValueType | None, after: ValueType | None, what: str) -> None:
-    """That a trip keeps the kind and the element type of what it carries."""
+    """Refuse unless a trip preserves the kind and element type of what it carries."""
     if before is None or after is None or isinstance(before, OptionalType) or isinstance(after, OptionalType):
         return
     if type(before) is not type(after) or types.dtype_of(before) is not types.dtype_of(after):
@@ -176,7 +176,7 @@ def _require_same(node: Node, before: ValueType | None, after: ValueType | None,
 
 
 def _outside(facts: Facts, t: ValueType | None, before: int) -> ValueType | None:
-    """A type without the names that differ from trip to trip."""
+    """A type without names that differ from trip to trip."""
     if not isinstance(t, TensorType) or t.shape is None:
         return t
     return TensorType(t.dtype, tuple(None if facts.is_newer(d, before) else d for d in t.shape))

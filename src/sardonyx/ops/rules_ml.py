@@ -1,4 +1,4 @@
-"""Types of what models of ai.onnx.ml give."""
+"""Inference for ai.onnx.ml."""
 
 from __future__ import annotations
 

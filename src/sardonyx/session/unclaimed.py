@@ -1,4 +1,4 @@
-"""Nodes that nobody can run, and what the user can do about them."""
+"""Nodes that no provider can run, and what the user can do about them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sardonyx.interpret.bind import is_runnable
 from sardonyx.ir.graph import Model, Node
 from sardonyx.ops.infer import OPSETS
 
-LIKENESS = 0.8
-"""How alike the name of an operator must be to be taken for a slip."""
+MIN_SIMILARITY = 0.8
+"""Least similarity of an operator's name to a known one to be taken for a typo."""
 
 
-def refuse_orphans(model: Model, owners: Container[Node]) -> None:
-    """Raise for the first node that no provider owns: InvalidGraph where ONNX would know its operator."""
+def refuse_unclaimed(model: Model, owners: Container[Node]) -> None:
+    """Raise for the first node that no provider owns; InvalidGraph if ONNX should know its operator."""
     for node in model.graph.nodes:
         if node not in owners:
             inner = [node, *(n for _, sub in node.subgraphs() for n in sub.all_nodes())]
@@ -40,7 +40,7 @@ def _advice(node: Node) -> str:
     from onnx import defs
 
     known = [s.name for s in defs.get_all_schemas() if s.domain == node.domain]
-    near = difflib.get_close_matches(node.op_type, known, n=1, cutoff=LIKENESS)
+    near = difflib.get_close_matches(node.op_type, known, n=1, cutoff=MIN_SIMILARITY)
     if near:
         return f"did you mean {near[0]!r}?"
     return "check the operator's name and domain; an operator of another vocabulary needs its domain"
