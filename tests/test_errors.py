@@ -11,7 +11,7 @@ from sardonyx.lower.sizes import Refused
 from session.models import MUL, X, model
 
 
-def test_what_is_not_ours_becomes_a_defect_with_its_cause() -> None:
+def test_foreign_exceptions_become_engine_errors() -> None:
     with pytest.raises(EngineError) as caught, Reporting("lower", "node 'a'"):
         raise IndexError("tuple index out of range")
     assert isinstance(caught.value.__cause__, IndexError)
@@ -29,7 +29,7 @@ def test_ours_and_python_s_own_pass(error: BaseException, outermost: bool) -> No
 
 
 @pytest.mark.parametrize("error", [Refused("no rule"), OverflowError("65 bits")])
-def test_what_is_caught_inside_passes_all_but_the_outermost(error: Exception) -> None:
+def test_internally_caught_errors_pass_all_but_the_outermost(error: Exception) -> None:
     with pytest.raises(type(error)), Reporting("lower"):
         raise error
     with pytest.raises(EngineError), Reporting("building", outermost=True):
@@ -42,7 +42,7 @@ def test_the_operating_system_s_errors_are_no_defects() -> None:
     assert "report" not in str(caught.value)
 
 
-def test_a_defect_in_a_pass_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_in_a_pass_names_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     from sardonyx.optimize import manager, pipelines
 
     assert pipelines, "importing it registers the passes"
@@ -74,7 +74,7 @@ def test_a_rule_that_fails_leaves_its_node_to_numpy(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_defect_in_a_run_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+def test_a_defect_in_a_run_raises_engine_error(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     session = sardonyx.InferenceSession(model(MUL).SerializeToString())
     for _ in range(times - 1):
         session.run(None, {"X": X})

@@ -49,12 +49,12 @@ def digest(source: str, name: str = "fn") -> str:
         ("math.pi", "math.tau"),
     ],
 )
-def test_what_a_function_refers_to_counts(old: str, new: str) -> None:
+def test_a_fingerprint_includes_referenced_objects(old: str, new: str) -> None:
     assert old in SOURCE
     assert digest(SOURCE) == digest(SOURCE) != digest(SOURCE.replace(old, new))
 
 
-def test_where_and_how_it_is_written_does_not_count() -> None:
+def test_a_fingerprint_ignores_position_and_comments() -> None:
     assert digest(SOURCE) == digest("\n\n# elsewhere\n" + SOURCE)
     assert digest(SOURCE) != digest(SOURCE, "partial")
 
@@ -70,6 +70,6 @@ def test_another_process_finds_the_same() -> None:
     assert elsewhere(SOURCE) == digest(SOURCE)
 
 
-def test_what_cannot_be_told_is_this_processs_own() -> None:
+def test_objects_without_a_stable_description_are_unique_to_the_process() -> None:
     source = "thing = object()\ndef fn(x):\n    return x is thing\n"
     assert elsewhere(source) != digest(source)

@@ -56,7 +56,7 @@ def test_a_way_that_others_may_change(tmp_path: Path, mode: int, caplog: pytest.
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
 @pytest.mark.parametrize("which", ["folder", "way", "link"])
-def test_a_way_of_somebody_else(tmp_path: Path, which: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_folders_of_other_users_are_refused(tmp_path: Path, which: str, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "way" / "cache").mkdir(parents=True, mode=0o700)
     (tmp_path / "way" / "cache").chmod(0o700)
     (tmp_path / "link").symlink_to("way")
@@ -134,7 +134,7 @@ def test_a_program_that_closes_every_descriptor(tmp_path: Path) -> None:
     os.close(taken)
 
 
-def test_the_folder_is_what_the_knob_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_knob_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SARDONYX_CACHE", folders.OFF)
     assert folders.configured() is None and folders.default() is None
     monkeypatch.delenv("SARDONYX_CACHE")

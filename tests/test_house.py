@@ -42,7 +42,7 @@ def test_layers_hold() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_version_is_said_once() -> None:
+def test_versions_agree() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     newest = re.search(r"^## \[(\d[^\]]*)\]", changelog, re.MULTILINE)
     project = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)

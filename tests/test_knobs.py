@@ -13,7 +13,7 @@ def test_an_empty_variable_is_one_that_is_not_set(knob: knobs.Knob[object], monk
     assert knob.get() == knob.default
 
 
-def test_what_is_set_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_set_variables_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     for knob, text, value in (
         (knobs.CPU, "haswell", "haswell"),
         (knobs.VERIFY, "1", True),

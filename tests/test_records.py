@@ -48,7 +48,7 @@ def test_records_are_made_as_dataclasses_are(args: Any, named: Any) -> None:
 @pytest.mark.parametrize(
     ("args", "named"), [((), {}), ((), {"b": "x"}), ((1, "x", [], 4), {}), ((1,), {"a": 2}), ((1,), {"d": 2})]
 )
-def test_what_dataclasses_refuse_records_do(args: Any, named: Any) -> None:
+def test_records_refuse_what_dataclasses_refuse(args: Any, named: Any) -> None:
     for kind in (Ours, Theirs):
         with pytest.raises(TypeError):
             kind(*args, **named)

@@ -41,7 +41,7 @@ def test_some_seconds() -> None:
         ("s.memory_mib = lambda n=iter(range(10**9)): 100 + 10 * next(n)", "memory grew from"),
     ],
 )
-def test_findings_are_told(spoil: str, wanted: str) -> None:
+def test_findings_are_reported(spoil: str, wanted: str) -> None:
     done = ran("-c", SPOILED.format(spoil=spoil, wanted=wanted))
     assert done.returncode == 0, done.stdout + done.stderr
 

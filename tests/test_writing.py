@@ -18,7 +18,7 @@ def failing(*chunks: bytes) -> Iterator[bytes]:
     raise OSError(28, "No space left on device")
 
 
-def test_a_file_has_the_permissions_of_new_files_and_the_mask_stays(tmp_path: Path) -> None:
+def test_a_new_file_follows_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         write_whole(str(tmp_path / "new"), [b"one", b"", b"two"])
@@ -41,7 +41,7 @@ def test_the_mask_is_never_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     write_whole(str(tmp_path / "file"), [b"one"])
 
 
-def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_failed_write_keeps_the_existing_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
     with pytest.raises(OSError, match="space"):
@@ -82,7 +82,7 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
     assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_bytes() == b"new"
 
 
-def test_a_device_stays_one() -> None:
+def test_writing_to_a_device_does_not_replace_it() -> None:
     write_whole("/dev/null", [b"new"])
     assert Path("/dev/null").is_char_device()
 
@@ -93,7 +93,7 @@ def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (tmp_path / "file").read_bytes() == b"one"
 
 
-def test_what_killed_processes_left_is_swept(tmp_path: Path) -> None:
+def test_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     left = [tmp_path / writing.temporary_name(name) for name in ("file", "file", "other")]
     for path in left:
         path.write_bytes(b"half")

@@ -93,13 +93,13 @@ def test_a_case_is_kept_with_every_kind_of_feed(tmp_path: Path) -> None:
     assert [v.shape for v in read["a"]] == [(2,), (0, 3)]
 
 
-def test_what_is_wrong_is_found(tmp_path: Path) -> None:
+def test_planted_defects_are_found(tmp_path: Path) -> None:
     """A planted wrong answer, a foreign exception and a crash are told apart."""
     done = run("--planted")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_an_oracle_ends_when_nobody_waits_for_it() -> None:
+def test_an_oracle_ends_with_its_parent() -> None:
     """A worker that is killed while onnxruntime runs an endless loop leaves no process behind."""
     body = "b (int64 i, bool c, float s) => (bool d, float t) { d = Identity(c) t = Identity(s) }"
     graph = f'g (bool c, float x) => (float y) {{ y = Loop<body = {body}>("", c, x) }}'

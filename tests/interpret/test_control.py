@@ -108,7 +108,7 @@ def test_sequence_map_runs_its_body_per_element_with_captures() -> None:
     np.testing.assert_array_equal(compile_graph(model.graph).run([x], RunContext())[0], x * x)
 
 
-def test_an_error_names_the_node_and_what_it_was_given() -> None:
+def test_an_error_names_the_node_and_its_inputs() -> None:
     model = parse("s = Constant<value_ints=[4,4]>() y = Reshape(x, s)", outputs="float[4,4] y")
     with pytest.raises(Exception, match="Reshape node"):
         compile_graph(model.graph).run([np.zeros((2, 3), np.float32)], RunContext())

@@ -48,12 +48,12 @@ NUMBERS: dict[str, tuple[Any, int]] = {
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_what_is_a_number_is_an_int(name: str) -> None:
+def test_constant_expressions_are_ints(name: str) -> None:
     found, expected = NUMBERS[name]
     assert type(found) is int and found == expected
 
 
-def test_what_is_not_known_stays_so() -> None:
+def test_unknown_operands_give_unknown_results() -> None:
     for fn in (dims.add, dims.sub, dims.mul, dims.floordiv, dims.minimum, dims.maximum):
         assert fn(A, None) is None and fn(None, 3) is None
     assert dims.exact_div(A, 2) is None

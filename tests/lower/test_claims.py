@@ -34,7 +34,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-def test_a_refusal_tells_why(reason: str) -> None:
+def test_a_refusal_has_a_reason(reason: str) -> None:
     graph = parse(*REFUSED[reason])
     said = [why for why in refusals(graph).values() if why]
     assert len(said) == 1 and reason in said[0]
@@ -66,7 +66,7 @@ def test_indices_are_checked() -> None:
             interpret.run(lowered(graph), [x, np.array([wrong])])
 
 
-def test_a_part_whose_inputs_do_not_tell_the_names_works_with_what_they_do_tell() -> None:
+def test_a_part_with_unbound_names_uses_the_bound_ones() -> None:
     graph = parse(
         "a = Conv(x, w) b = Relu(a) c = Exp(b) y = Concat<axis = 0>(b, c)",
         "float[n,1,h,8] x, float[4,1,3,3] w", "float[k,4,l,6] y",

@@ -208,7 +208,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_planned_is_refused_with_its_reason(name: str) -> None:
+def test_models_without_a_plan_are_refused_with_a_reason(name: str) -> None:
     graph = parse(*REFUSED[name])
     found = [reason for node, reason in refusals(graph).items() if node.op_type in ("If", "Loop")]
     assert found[0] is not None

@@ -87,7 +87,7 @@ def test_automatic_pads_are_numbers_of_the_sizes() -> None:
     assert isinstance(group, Convolution) and group.window.pads == (1, 1)
 
 
-def test_pads_behind_count_only_on_demand() -> None:
+def test_end_padding_counts_if_count_include_pad_is_set() -> None:
     text = "y = AveragePool<kernel_shape = [2, 2], pads = [0, 0, 1, 1]{}>(x)"
     for attribute, ends in (("", None), (", count_include_pad = 1", (1, 1))):
         (group,) = lowered(parse(text.format(attribute), "float[n,4,h,w] x", "float[n,4,h,w] y")).groups

@@ -118,7 +118,7 @@ def test_the_batch_of_one_weight_is_more_rows() -> None:
     assert isinstance(group, Contraction) and group.batch == () and group.m == "m*n"
 
 
-def test_boxes_have_as_few_axes_as_can_be() -> None:
+def test_index_spaces_have_the_fewest_possible_axes() -> None:
     (group,) = lowered(parse("y = Exp(x)", "float[n,1,m,6] x", "float[n,1,m,6] y")).groups
     assert isinstance(group, Loop) and group.extents == ("6*m*n",)
 

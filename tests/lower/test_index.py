@@ -103,7 +103,7 @@ OUTSIDE = {
 
 
 @pytest.mark.parametrize("body", OUTSIDE)
-def test_what_lies_outside_is_an_error(body: str) -> None:
+def test_indices_out_of_range_are_errors(body: str) -> None:
     inputs, outputs, args = OUTSIDE[body]
     with pytest.raises(InvalidArgument, match="out of range"):
         interpret.run(lowered(parse(body, inputs, outputs)), args)

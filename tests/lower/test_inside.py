@@ -68,14 +68,14 @@ def test_results_stay(name: str) -> None:
         assert made.groups == found.groups
 
 
-def test_what_is_kept_stays() -> None:
+def test_values_with_other_readers_keep_their_memory() -> None:
     graph = agree.parse(MOVED["joined, and read"][0], INPUTS, "float[A,B,C,D] y")
     groups = agree.lowered(graph).groups
     a = next(v.storage for g in groups for v in g.writes if str(v.storage) == "temporary:a")
     assert tuple(placed_inside(groups, {a})) == groups
 
 
-def test_what_is_written_over_stays() -> None:
+def test_copies_of_overwritten_memory_are_kept() -> None:
     """A copy into memory to which something else is written later, where the first is read again."""
     source, first, whole, read = (Storage(kind, f32, 4) for kind in ("input", "temporary", "temporary", "output"))
 

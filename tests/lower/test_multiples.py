@@ -27,7 +27,7 @@ PYRAMID = f"a = {HALVED}(x) b = {HALVED}(a) {DOUBLED}"
 IMAGE, RESULT = "float[n,2,h,w] x", "float[n,2,p,q] y"
 
 
-def test_no_size_stays_open() -> None:
+def test_broadcasts_are_resolved_by_multiples() -> None:
     graph = parse(PYRAMID, IMAGE, RESULT)
     part, facts = part_of(graph), GraphFacts.of(graph)
     assert "broadcast" in str(facts.shape(graph.outputs[0])[2])
@@ -43,7 +43,7 @@ def test_no_size_stays_open() -> None:
             assert_close(got, want)
 
 
-def test_what_else_is_open_stays_so() -> None:
+def test_other_broadcasts_are_left_symbolic() -> None:
     graph = parse(f"{PYRAMID} z = Add(u, v)", f"{IMAGE}, float[n,k] u, float[n,m] v", f"{RESULT}, float[n,o] z")
     found = multiples(part_of(graph), GraphFacts.of(graph))
     assert found is not None
@@ -59,7 +59,7 @@ def test_what_else_is_open_stays_so() -> None:
     ],
     ids=["nothing is added", "names may be 1", "numbers"],
 )
-def test_where_there_is_no_need(body: str, inputs: str, outputs: str) -> None:
+def test_parts_without_ambiguous_broadcasts_need_no_multiples(body: str, inputs: str, outputs: str) -> None:
     graph = parse(body, inputs, outputs)
     assert multiples(part_of(graph), GraphFacts.of(graph)) is None
 

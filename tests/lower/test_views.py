@@ -79,7 +79,7 @@ def test_a_reshape_that_only_splits_is_a_view() -> None:
     assert views.reshaped(view, (2, 24)) is None
 
 
-def test_boxes_of_names_are_cut_alike() -> None:
+def test_symbolic_sizes_are_tiled_equally() -> None:
     cut = common_split((dims.mul(N, M), 12), (N, M, 3, 4))
     assert cut == ([(0, N), (0, M), (1, 3), (1, 4)], [(0, N), (1, M), (2, 3), (3, 4)])
     assert common_split((N, 6), (N, 4)) is None

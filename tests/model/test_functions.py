@@ -107,7 +107,7 @@ def test_optional_inputs_left_out() -> None:
     check(model(node("Clip2", "x _ top", domain="f"), const("top", 1.5), functions=[clip], imports={"f": 1}))
 
 
-def test_weights_inside_functions_stay_where_they_are() -> None:
+def test_weights_inside_functions_stay_in_the_file() -> None:
     big = node("Constant", "", "w", value=const("", np.arange(2000, dtype=np.float32).reshape(1000, 2)))
     made = model(
         node("Dot", "x", domain="f"), functions=[function("Dot", big, node("MatMul", "w a", "b"))], imports={"f": 1}
@@ -189,13 +189,13 @@ def test_a_domain_that_only_the_function_imports() -> None:
     np.testing.assert_array_equal(run(made)[0], [-4, 2])
 
 
-def test_an_unknown_opset_of_a_function_is_told() -> None:
+def test_an_unknown_opset_of_a_function_is_reported() -> None:
     held = function("F", node("Relu", "a", "b"), version=10_000)
     with pytest.raises(errors.BrokenGraph, match="function imports an opset"):
         load(model(node("F", "x", domain="f"), functions=[held], imports={"f": 1}))
 
 
-def test_names_meet_nowhere() -> None:
+def test_inlined_names_do_not_clash() -> None:
     """Functions reuse the caller's names, and the names that inlining would make up are taken."""
     inner = function("F", node("Neg", "a", "t"), node("Exp", "t", "y"), inputs="a", outputs="y")
     calls = [

@@ -56,7 +56,7 @@ def test_gathers_with_indices_of_a_negative_dimension() -> None:
     assert load(proto).graph.outputs[0].type.dtype.name == "f32"
 
 
-def test_what_is_harmless_is_still_inferred() -> None:
+def test_safe_operators_are_still_inferred() -> None:
     constants = [ints("s", 0, 1), ints("e", 5, 3), ints("i", 0)]
     nodes = [helper.make_node("Slice", ["x", "s", "e"], ["t"]), helper.make_node("GatherND", ["t", "i"], ["y"])]
     loaded = load(model([7, 4], nodes, constants))

@@ -44,7 +44,7 @@ FILES = {
 
 @pytest.mark.parametrize("kind", FILES)
 @pytest.mark.parametrize("is_path", [True, False])
-def test_what_it_is_and_where(kind: str, is_path: bool, tmp_path: Path) -> None:
+def test_messages_name_the_kind_of_file(kind: str, is_path: bool, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(FILES[kind])
     with pytest.raises((InvalidProtobuf, InvalidArgument)) as caught:
@@ -69,7 +69,7 @@ def test_a_folder_names_the_models_in_it(tmp_path: Path) -> None:
         sardonyx.InferenceSession(tmp_path)
 
 
-def test_half_a_model_is_said_to_be_that(tmp_path: Path, demo_dir: Path) -> None:
+def test_a_truncated_model_is_reported_as_such(tmp_path: Path, demo_dir: Path) -> None:
     whole = (demo_dir / "digits.onnx").read_bytes()
     path = tmp_path / "model.onnx"
     path.write_bytes(whole[: len(whole) // 2])

@@ -142,7 +142,7 @@ def test_unsorted_nodes_with_a_branch() -> None:
     np.testing.assert_array_equal(run(made)[0], [0, 0])
 
 
-def test_stated_shapes_are_not_believed() -> None:
+def test_stated_shapes_are_ignored() -> None:
     """A stale value_info must not let an optimization take the Reshape for nothing."""
     made = model([node("Reshape", "x s", "a"), node("Relu", "a")], const("s", [2, 1]), outputs=[value("y", F, [2])])
     made.graph.value_info.append(value("a", F, [2]))
@@ -199,7 +199,7 @@ def test_attributes_without_a_kind() -> None:
 @pytest.mark.parametrize(
     "content", [np.array(["a", "b"], object), np.array([1.5, 2.5], np.float32)], ids=["str", "f32"]
 )
-def test_a_constant_is_what_it_holds(content: Any, stated: int) -> None:
+def test_a_constants_type_comes_from_its_contents(content: Any, stated: int) -> None:
     """onnxruntime makes initializers of Constants, and does not look at what the file says of them."""
     kind = TensorProto.STRING if content.dtype == object else F
     nodes = [node("Constant", "", "c", value=const("", content)), node("Equal", "x c")]

@@ -111,7 +111,7 @@ def test_metadata_is_kept() -> None:
     assert {p.key: p.value for p in written.metadata_props} == {"about": "hostile tests"}
 
 
-def test_large_weights_go_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_weights_are_written_to_a_separate_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saving, "PROTO_LIMIT", 1000)
     made = model(node("MatMul", "x w"), const("w", np.arange(2000.0).reshape(2, 1000)))
     path = tmp_path / "m.onnx"

@@ -110,6 +110,6 @@ def test_sparse_constants(indices: Any, level: str) -> None:
     np.testing.assert_array_equal(engine.run({"x": x}, ["y"], RunContext())[0], x + dense + dense + dense * x)
 
 
-def test_bfloat16_is_what_ml_dtypes_says() -> None:
+def test_bfloat16_agrees_with_ml_dtypes() -> None:
     array = np.array([1.5, -2.25, 3e38], ml_dtypes.bfloat16)
     assert loaded(numpy_helper.from_array(array, "c")).dtype == ml_dtypes.bfloat16

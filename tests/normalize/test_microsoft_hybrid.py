@@ -29,7 +29,7 @@ def test_causal_conv(activation, past, biased):
     agree("CausalConvWithState", normal(2, 6, 5), normal(6, 1, 4), bias, state, outputs=2, activation=activation)
 
 
-def test_what_ai_onnx_lacks_is_refused():
+def test_features_that_ai_onnx_lacks_are_refused():
     with pytest.raises(errors.NotImplemented, match="dilation=2"):
         ours(model("CausalConvWithState", (normal(2, 6, 5), normal(6, 1, 4)), {"dilation": 2}, outputs=2), {})
 

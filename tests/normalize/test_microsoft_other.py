@@ -109,7 +109,7 @@ def test_every_metric(metric, dtype):
         gives("CDist", (a, b), [wanted], metric=metric, tolerance=2e-6 if dtype is F32 else 1e-14, **extra)
 
 
-def test_a_row_that_is_not_finite_stays_alone():
+def test_a_non_finite_row_does_not_affect_others():
     a, b = normal(3, 4), normal(5, 4)
     a[1, 0], b[2, 1], b[3, 3] = np.nan, np.inf, np.nan
     (got,) = ours(model("CDist", (a, b), {}), {"i0": a, "i1": b})
@@ -118,12 +118,12 @@ def test_a_row_that_is_not_finite_stays_alone():
 
 
 @pytest.mark.parametrize("extra", [{"metric": "mahalanobis"}, {"metric": "minkowski", "p": -1.0}])
-def test_unknown_metrics_are_told(extra):
+def test_unknown_metrics_are_refused(extra):
     with pytest.raises(errors.NotImplemented, match=f"{list(extra.values())[-1]}"):
         ours(model("CDist", (normal(2, 3), normal(2, 3)), extra), {})
 
 
-def test_rows_of_different_lengths_are_told():
+def test_rows_of_different_lengths_are_refused():
     with pytest.raises(errors.InvalidGraph, match=r"differ in length"):
         ours(model("CDist", (normal(2, 1), normal(2, 3)), {}), {})
 

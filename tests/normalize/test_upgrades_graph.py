@@ -131,7 +131,7 @@ BROKEN: list[tuple[str, int, int, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("op", "opset", "inputs", "attrs"), BROKEN, ids=lambda v: str(v))
-def test_broken_nodes_are_told(op: str, opset: int, inputs: int, attrs: dict[str, Any]) -> None:
+def test_invalid_nodes_are_refused(op: str, opset: int, inputs: int, attrs: dict[str, Any]) -> None:
     with pytest.raises(InvalidGraph):
         normalize(load(one_node(op, opset, inputs, **attrs), infer=False))
 

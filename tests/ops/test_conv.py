@@ -132,7 +132,7 @@ def test_col2im(image, block, attributes):
 
 @pytest.mark.parametrize("activation", ["none", "silu"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_causal_conv_hands_on_its_state(activation, dtype):
+def test_causal_conv_returns_its_state(activation, dtype):
     x, w, b = normal(2, 4, 11, dtype=dtype), normal(4, 1, 4, dtype=dtype), normal(4, dtype=dtype)
     past = normal(2, 4, 3, dtype=dtype, seed=2)
     whole = meaning("CausalConvWithState", x, w, b, past, outputs=2, activation=activation)

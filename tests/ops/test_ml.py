@@ -225,7 +225,7 @@ HOSTILE: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "value"), HOSTILE, ids=str)
-def test_malformed_trees_are_told(name: str, value: Any) -> None:
+def test_malformed_trees_are_refused(name: str, value: Any) -> None:
     attrs: dict[str, Any] = {
         "nodes_treeids": [0, 0, 0],
         "nodes_nodeids": [0, 1, 2],
@@ -259,7 +259,7 @@ def test_malformed_trees_are_told(name: str, value: Any) -> None:
     ],
     ids=str,
 )
-def test_malformed_newest_trees_are_told(rng: np.random.Generator, name: str, value: Any) -> None:
+def test_malformed_newest_trees_are_refused(rng: np.random.Generator, name: str, value: Any) -> None:
     attrs = newest_form(rng, np.float32)
     if name == "membership_values":
         attrs["nodes_modes"] = numpy_helper.from_array(np.array([6, 6, 6], np.uint8))
@@ -454,7 +454,7 @@ def test_feature_extraction() -> None:
 @pytest.mark.parametrize("picks", [np.array(2), np.array([2]), np.array([[1, 3]]), np.array([0, 0, 3])], ids=str)
 @pytest.mark.parametrize("stated", [None, ["n", 1], ["n", 5], ["a", "b"], [3, 2], [7]], ids=str)
 @pytest.mark.parametrize("fed", [False, True], ids=["constant", "fed"])
-def test_the_operand_tells_how_many_features(picks: Array, stated: Any, fed: bool) -> None:
+def test_the_number_of_features_comes_from_the_operand(picks: Array, stated: Any, fed: bool) -> None:
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
     node = helper.make_node("ArrayFeatureExtractor", ["x", "i"], ["y"], domain="ai.onnx.ml")
     inputs = [helper.make_tensor_value_info("x", 1, ["n", 4])]

@@ -101,7 +101,7 @@ def test_attributes(attrs: dict[str, Any]) -> None:
     check(texts("a b", "ab cd ef"), **attrs)
 
 
-def test_wrong_attributes_are_told_before_a_run() -> None:
+def test_wrong_attributes_are_refused_before_a_run() -> None:
     with pytest.raises(InvalidGraph, match="mincharnum"):
         sardonyx.InferenceSession(model(1, mark=0, mincharnum=0, pad_value="#", separators=[" "]))
     with pytest.raises(InvalidGraph, match="pad_value"):

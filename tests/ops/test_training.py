@@ -44,7 +44,7 @@ def test_step(op: str, groups: int, states: int, attrs: dict[str, Any], step: in
         np.testing.assert_allclose(x, y, rtol=1e-5)
 
 
-def test_wrong_groups_are_told() -> None:
+def test_wrong_groups_are_refused() -> None:
     meaning = registry.find(DOMAIN, "Adam")
     assert meaning is not None
     with pytest.raises(InvalidGraph):

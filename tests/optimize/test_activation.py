@@ -102,7 +102,7 @@ NEAR_MISSES = {
 
 
 @pytest.mark.parametrize("body", NEAR_MISSES.values(), ids=NEAR_MISSES.keys())
-def test_what_only_looks_like_an_activation_stays(body: str) -> None:
+def test_near_activations_are_kept(body: str) -> None:
     model = parse(CONSTANTS + body)
     before = [op for op in ops(model.graph) if op != "Constant"]
     apply_and_compare(model, *PASSES)

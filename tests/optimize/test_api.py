@@ -80,7 +80,7 @@ def test_a_pass_is_switched_off_by_either_name(name: str) -> None:
     assert ours not in result.report.count() and ours not in result.report.seconds
 
 
-def test_a_pass_that_does_not_exist_is_told_with_what_was_meant() -> None:
+def test_an_unknown_pass_is_refused_with_a_suggestion() -> None:
     with pytest.raises(InvalidArgument, match="did you mean FuseGelu"):
         sardonyx.optimize_model(gelu(), disabled=["FuseGellu"])
     with pytest.raises(InvalidArgument, match="did you mean ConstantFolding"):
@@ -93,7 +93,7 @@ def test_a_pass_that_does_not_exist_is_told_with_what_was_meant() -> None:
         sardonyx.optimize_model(gelu(), spelling="english")
 
 
-def test_every_name_of_onnxruntimes_stands_for_passes_that_exist() -> None:
+def test_every_optimizer_name_of_onnxruntime_maps_to_existing_passes() -> None:
     for name in pipelines.ONNXRUNTIME_NAMES:
         assert api.pass_names([name]) <= manager.PASSES.keys(), name
 
@@ -114,7 +114,7 @@ def test_the_report_names_nodes_and_reasons() -> None:
     assert "nodes -> 1" in str(fused)
 
 
-def test_the_saved_model_says_what_was_done() -> None:
+def test_the_saved_model_records_its_rewrites() -> None:
     proto = sardonyx.optimize_model(gelu(), spelling="portable").to_proto()
     (entry,) = [p for p in proto.metadata_props if p.key == api.METADATA]
     done = json.loads(entry.value)
@@ -129,7 +129,7 @@ def test_free_dimensions_can_be_fixed() -> None:
     assert result.model.graph.inputs[0].shape == (2, 3)
 
 
-def test_weights_past_the_limit_are_saved_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_past_the_limit_are_saved_in_a_separate_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sardonyx.model import save
 
     monkeypatch.setattr(save, "PROTO_LIMIT", 1000)

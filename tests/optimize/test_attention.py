@@ -135,7 +135,7 @@ LEFT = {
 
 
 @pytest.mark.parametrize(("body", "feeds", "consts", "reason"), LEFT.values(), ids=LEFT.keys())
-def test_what_only_looks_like_attention_stays(body: str, feeds: Any, consts: Any, reason: str) -> None:
+def test_near_attentions_are_kept(body: str, feeds: Any, consts: Any, reason: str) -> None:
     report = check(Case(body, _ops_of(body), feeds, consts, reason=reason), "FuseAttention", tolerance=1e-5)
     assert "FuseAttention" not in report.count()
 
@@ -405,7 +405,7 @@ def test_a_mask_with_batch_and_heads_in_one_axis_stays() -> None:
     check(case, "FuseFlatAttention")
 
 
-def test_heads_that_nothing_tells_apart_stay() -> None:
+def test_flat_attention_needs_known_heads() -> None:
     body = "kt = Transpose<perm=[0,2,1]>(k) s = MatMul(q, kt) p = Softmax(s) z = MatMul(p, v) y = Reshape(z, o)"
     feeds = {"q": (6, 5, 6), "k": (6, 7, 6), "v": (6, 7, 4)}
     case = Case(body, _ops_of(body), feeds, TARGETS, reason="nothing tells batch and heads apart")

@@ -164,7 +164,7 @@ def answer(model: bytes, feeds: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_what_is_saved_agrees_in_onnxruntime(case: Case) -> None:
+def test_saved_models_agree_in_onnxruntime(case: Case) -> None:
     model = model_of(case)
     feeds = {"x": random(BATCH, LENGTH, 11), **case.feeds}
     expected = answer(model.SerializeToString(), feeds)

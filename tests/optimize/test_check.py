@@ -179,12 +179,12 @@ OTHER = {
 
 
 @pytest.mark.parametrize("pair", SAME.values(), ids=SAME.keys())
-def test_what_counts_as_the_same(pair: tuple[object, object]) -> None:
+def test_difference_of_equal_values(pair: tuple[object, object]) -> None:
     assert difference(*pair) is None
 
 
 @pytest.mark.parametrize("pair", OTHER.values(), ids=OTHER.keys())
-def test_what_counts_as_different(pair: tuple[object, object]) -> None:
+def test_difference_of_unequal_values(pair: tuple[object, object]) -> None:
     assert difference(*pair) is not None
 
 

@@ -147,7 +147,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize("case", KEPT.values(), ids=KEPT.keys())
-def test_near_misses_stay_and_say_why(case: Case) -> None:
+def test_near_misses_are_reported_with_a_reason(case: Case) -> None:
     check(case, *PASSES)
 
 
@@ -161,7 +161,7 @@ def test_half_precision_is_folded_in_single() -> None:
     check(case, *PASSES, tolerance=5e-3)
 
 
-def test_nothing_is_read_before_somebody_asks() -> None:
+def test_weights_are_read_on_demand() -> None:
     graph = Graph("g", [Value("x")])
     op = Builder(graph)
     fetched: list[str] = []

@@ -35,7 +35,7 @@ def chain(first: str, last: str, count: int, op_type: str, inputs: int = 1) -> l
 
 
 @pytest.mark.timeout(120)
-def test_readers_behind_a_branch_that_squeezes() -> None:
+def test_readers_after_a_branch_that_squeezes() -> None:
     nodes = [
         helper.make_node("Shape", ["x"], ["size"], start=0, end=1),
         helper.make_node("Equal", ["size", "one"], ["is_one"]),

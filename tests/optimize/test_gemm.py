@@ -94,5 +94,5 @@ KEPT = {
 
 
 @pytest.mark.parametrize("case", KEPT.values(), ids=KEPT.keys())
-def test_near_misses_stay_and_say_why(case: Case) -> None:
+def test_near_misses_are_reported_with_a_reason(case: Case) -> None:
     check(case, "RemoveDeadCode", *PASSES)

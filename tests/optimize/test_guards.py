@@ -6,7 +6,7 @@ from sardonyx.optimize import guards
 from tests.lower.agree import parse
 
 
-def test_a_flag_from_a_node_without_inputs_is_not_told() -> None:
+def test_a_condition_from_a_node_without_inputs_is_undecided() -> None:
     graph = parse(
         """r = RandomUniform<shape=[1]>() c = Cast<to=9>(r)
         y = If(c) <then_branch = t () => (a) { a = Neg(x) }, else_branch = e () => (b) { b = Relu(x) }>""",

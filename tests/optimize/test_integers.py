@@ -101,7 +101,7 @@ def test_products_are_of_integers(body: str, inputs: str, integer: str) -> None:
 
 
 @pytest.mark.parametrize(("body", "inputs"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_no_product_of_bytes_stays(body: str, inputs: str) -> None:
+def test_products_of_wider_integers_are_kept(body: str, inputs: str) -> None:
     graph = parse(body, inputs, "float[] y")
     report = manager.run(graph, INTEGERS)
     assert not any("Integer" in node.op_type for node in graph.nodes)

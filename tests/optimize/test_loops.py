@@ -31,7 +31,7 @@ def loop_of(graph: Graph) -> tuple[list[str], Graph]:
 
 
 @pytest.mark.parametrize("outputs", ["float[2,3] y, float[n,2,3] zs", "float[2,3] y, float[3,3] v, float[n,2,3] zs"])
-def test_what_no_turn_changes_is_read_from_outside(outputs: str) -> None:
+def test_values_that_no_trip_changes_are_captured(outputs: str) -> None:
     model = looped(HEAD + "(bool co, float[2,3] so, float[3,3] wo, float[2,3] z) " + STEP, outputs=outputs)
     report = apply_and_compare(model, "RemoveNoOps", "FoldLoopInvariants")
     inputs, body = loop_of(model.graph)
@@ -51,7 +51,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize("body", KEPT.values(), ids=KEPT.keys())
-def test_what_changes_or_is_collected_stays(body: str) -> None:
+def test_changing_or_collected_values_stay_loop_carried(body: str) -> None:
     model = looped(body, outputs="float[2,3] y, float[n,a,3] zs")
     report = apply_and_compare(model, "RemoveNoOps", "FoldLoopInvariants")
     assert "FoldLoopInvariants" not in report.count()
@@ -73,7 +73,7 @@ def test_values_that_change_places_are_carried() -> None:
     assert len(loop_of(model.graph)[0]) == 4
 
 
-def test_what_says_the_same_in_every_trip_runs_once() -> None:
+def test_loop_invariant_nodes_are_hoisted() -> None:
     body = HEAD + "(bool co, float[2,3] so, float[3,3] wo, float[2,3] z) "
     body += "{ co = Identity(c) t1 = Tanh(v0) k = Constant<value_float=2.0>() t2 = Mul(t1, k) b = MatMul(s, t2) "
     body += "so = Add(b, s) wo = Neg(w) q = Exp(w) z = Relu(so) }"
@@ -84,7 +84,7 @@ def test_what_says_the_same_in_every_trip_runs_once() -> None:
     assert "MatMul" in ops(loop_of(model.graph)[1])
 
 
-def test_what_could_fail_or_leaves_the_body_stays_in_it() -> None:
+def test_nodes_that_can_fail_are_not_hoisted() -> None:
     body = HEAD + "(bool co, float[2,3] so, float[3,3] wo, float[2,3] z) "
     body += "{ co = Identity(c) i0 = Cast<to=7>(v0) g = Gather<axis=0>(x, i0) e = ReduceMax<keepdims=0>(g) "
     body += "so = Add(s, e) wo = Neg(w) z = Relu(x) }"

@@ -64,7 +64,7 @@ AXIS_ONE = {
 
 
 @pytest.mark.parametrize("body", AXIS_ONE.values(), ids=AXIS_ONE.keys())
-def test_a_norm_over_another_axis_than_the_last_stands_between_transposes(body: str) -> None:
+def test_a_norm_over_an_inner_axis_is_put_between_transposes(body: str) -> None:
     model = parse(FIRST + body, inputs="float[2,4,3] x", outputs="float[2,4,3] y")
     apply_and_compare(model, *PASSES)
     assert ops(model.graph) == ["Transpose", "LayerNormalization", "Transpose"]
@@ -193,7 +193,7 @@ NEAR_MISSES = {
 
 
 @pytest.mark.parametrize(("reason", "body"), NEAR_MISSES.items())
-def test_near_misses_stay_and_say_why(reason: str, body: str) -> None:
+def test_near_misses_are_reported_with_a_reason(reason: str, body: str) -> None:
     outputs = "float[2,3,4] y" + (", float[2,3,4] z2" if "z2" in body else "")
     model = parse(CONSTANTS + body, inputs="float[2,3,4] x, float z", outputs=outputs)
     report = apply_and_compare(model, *PASSES)

@@ -48,7 +48,7 @@ NOT_NO_OPS = {
 
 
 @pytest.mark.parametrize("body", NOT_NO_OPS.values(), ids=NOT_NO_OPS.keys())
-def test_what_only_looks_like_a_no_op_stays(body: str) -> None:
+def test_near_no_ops_are_kept(body: str) -> None:
     if " e)" in body:
         body = "e = Constant<value_ints=[0,1]>() " + body
     model = parse(body)
@@ -132,7 +132,7 @@ def test_equal_constants_are_shared_by_content() -> None:
     assert len(model.graph.initializers) == 1
 
 
-def test_dead_code_goes_and_subgraphs_keep_what_they_capture() -> None:
+def test_dead_code_is_removed_but_captures_are_kept() -> None:
     model = parse(
         "dead = Exp(x) alive = Neg(x) c = Constant<value_int=1>() b = Cast<to=9>(c) "
         "y = If(b) <then_branch = t () => (float[2,3] p) { gone = Abs(alive) p = Identity(alive) }, "

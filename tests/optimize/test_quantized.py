@@ -254,7 +254,7 @@ LEFT_ALONE = {
 
 
 @pytest.mark.parametrize(("types", "body", "reason"), LEFT_ALONE.values(), ids=LEFT_ALONE.keys())
-def test_what_no_kernel_takes_is_left_alone_and_says_why(types: tuple[str, str], body: str, reason: str) -> None:
+def test_unsupported_forms_are_reported_with_a_reason(types: tuple[str, str], body: str, reason: str) -> None:
     consts = {**constants("uint8"), "kz": np.int8(3), "g": np.ones((8, 4), np.uint8), "gs": np.ones((1, 4), np.float32)}
     inputs, outputs = (re.sub(r"\bT\b", "uint8", text) for text in types)
     result = optimize_model(built(body, inputs, outputs, consts), "extended")

@@ -119,7 +119,7 @@ SQUEEZE = """sh = Shape<start=1,end=2>(x) one = Constant<value_ints=[1]>() p = E
 @pytest.mark.parametrize(
     ("reader", "left"), [("y = Transpose<perm=[1,0]>(v)", ["Squeeze", "Transpose"]), ("y = Relu(v)", None)]
 )
-def test_a_squeeze_that_what_follows_needs_is_no_branch(reader: str, left: list[str] | None) -> None:
+def test_a_squeeze_whose_readers_need_the_rank_is_inlined(reader: str, left: list[str] | None) -> None:
     model = parse(SQUEEZE.format(reader), inputs="float[2,k,3] x", outputs="float y")
     x = np.random.default_rng(0).standard_normal((2, 1, 3)).astype(np.float32)
     (expected,) = compile_graph(model.graph).run([x], RunContext())
@@ -148,7 +148,7 @@ DEPTH = 14
 
 
 @pytest.mark.parametrize("body", ["Relu({0})", "Concat<axis=0>({0}, {0})"])
-def test_loops_in_loops_are_walked_a_few_times_each(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nested_loops_are_inferred_a_few_times_each(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = parse(nested(DEPTH, body), inputs="int64 n, float[2,3] x", outputs=f"float[m,3] y{DEPTH}")
     walks = 0
     walk = Facts.walk_body

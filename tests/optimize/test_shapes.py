@@ -169,7 +169,7 @@ def assert_holds(model: Model) -> None:
                 assert number == (known if isinstance(known, int) else unnamed.setdefault(known, number)), value
 
 
-def test_a_dimension_that_nothing_tells_has_a_name_of_its_own() -> None:
+def test_an_unknown_dimension_gets_a_fresh_name() -> None:
     model = parse("i = NonZero(x) y = Transpose(i) z = Concat<axis=0>(y, y)", outputs="int64 z, int64 y")
     apply(model, "InferShapes")
     z, y = (v.shape for v in model.graph.outputs)
@@ -177,7 +177,7 @@ def test_a_dimension_that_nothing_tells_has_a_name_of_its_own() -> None:
     assert dims.is_fresh(y[0]) and z[0] == dims.mul(2, y[0])
 
 
-def test_inner_names_that_a_model_states_are_not_believed() -> None:
+def test_inner_names_that_a_model_states_are_ignored() -> None:
     """Both values are stated to have S rows, and have different numbers of them."""
     model = parse(
         "a = Concat<axis=0>(x, x) y = Concat<axis=0>(a, x)", inputs="float[N] x", outputs="float[S] y, float[S] a"
@@ -399,14 +399,14 @@ LEFT = {
 
 
 @pytest.mark.parametrize("case", LEFT)
-def test_what_no_constant_says_stays_with_a_reason(case: str) -> None:
+def test_non_constant_parameters_are_reported_with_a_reason(case: str) -> None:
     body, inputs, reason = LEFT[case]
     model, report = folded(body, inputs=inputs, outputs="float y")
     assert "Reshape" in ops(model.graph) and "Shape" in ops(model.graph)
     assert any("Reshape" in d.node and reason in d.reason for d in report.declined)
 
 
-def test_a_slice_that_turns_around_stays() -> None:
+def test_a_slice_with_a_negative_step_is_kept() -> None:
     body = (
         "b = Constant<value_ints=[-1]>() e = Constant<value_ints=[-9223372036854775807]>() "
         "a = Constant<value_ints=[1]>() "
@@ -432,7 +432,7 @@ def test_fixed_dimensions_reach_expressions() -> None:
     assert v.shape == ("N + 3", 3)
 
 
-def test_a_branch_brings_its_constants_and_its_names() -> None:
+def test_an_inlined_branch_keeps_its_constants_and_names() -> None:
     model, _ = folded(
         "k = Constant<value_int=0>() c = Cast<to=9>(k) y = If(c) <then_branch = t () => (float[N] p) { p = Neg(x) }, "
         "else_branch = e () => (float[N] q) { two = Constant<value_float=2.0>() d = Mul(x, two) q = Add(d, x) }>",

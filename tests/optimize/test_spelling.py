@@ -129,7 +129,7 @@ NOT_EMBEDDINGS = {
 
 
 @pytest.mark.parametrize(("reason", "case"), NOT_EMBEDDINGS.items())
-def test_what_is_no_embedding_layer_stays_and_says_why(reason: str, case: tuple[tuple[str, str], str]) -> None:
+def test_near_embedding_layers_are_reported_with_a_reason(reason: str, case: tuple[tuple[str, str], str]) -> None:
     (inputs, outputs), body = case
     result = optimize_model(parse(body, inputs=inputs, outputs=outputs), "extended")
     assert "EmbedLayerNormalization" not in [n.op_type for n in result.model.graph.nodes]
@@ -167,7 +167,7 @@ LEFT_ALONE = {
 
 
 @pytest.mark.parametrize(("inputs", "outputs", "body", "reason"), LEFT_ALONE.values(), ids=LEFT_ALONE.keys())
-def test_what_no_kernel_takes_is_left_alone_and_says_why(inputs: str, outputs: str, body: str, reason: str) -> None:
+def test_unsupported_forms_are_reported_with_a_reason(inputs: str, outputs: str, body: str, reason: str) -> None:
     result = optimize_model(parse(body, inputs=inputs, outputs=outputs), "extended")
     assert not any(node.domain for node in result.model.graph.nodes)
     assert any(reason in d.reason for d in result.report.declined), result.report.declined

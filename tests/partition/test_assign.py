@@ -66,7 +66,7 @@ def test_a_graph_is_cut_at_changes_of_owner_and_still_right() -> None:
     assert rows["Exp"].reason == "doubling: it is not a Neg"
 
 
-def test_a_part_that_a_defect_keeps_from_compiling_runs_elsewhere(
+def test_a_part_that_fails_to_compile_runs_on_the_last_provider(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Broken(Doubling):
@@ -84,7 +84,7 @@ def test_a_part_that_a_defect_keeps_from_compiling_runs_elsewhere(
         build(source, BuildOptions(providers=[Broken()], level="disabled"))
 
 
-def test_a_part_gives_what_only_a_subgraph_reads() -> None:
+def test_a_part_outputs_values_that_only_subgraphs_read() -> None:
     source = proto(
         "a = Neg(x) c = Constant<value_int=1>() b = Cast<to=9>(c) "
         "y = If(b) <then_branch = t () => (float[2,3] p) { p = Exp(a) }, "
@@ -95,7 +95,7 @@ def test_a_part_gives_what_only_a_subgraph_reads() -> None:
     np.testing.assert_allclose(engine.run({"x": x}, ["y"], RunContext())[0], np.exp(-x))
 
 
-def test_the_only_part_stands_for_the_graph_in_whichever_order_values_are_used() -> None:
+def test_the_only_part_takes_inputs_in_the_order_of_the_graph() -> None:
     source = proto(
         "a = Sub(w, x) b = Neg(a)", inputs="float[2,3] x, float[2,3] w", outputs="float[2,3] b, float[2,3] a"
     )
@@ -107,7 +107,7 @@ def test_the_only_part_stands_for_the_graph_in_whichever_order_values_are_used()
     np.testing.assert_array_equal(a, w)
 
 
-def test_every_node_is_explained_with_its_place_in_the_file() -> None:
+def test_every_node_is_explained_with_its_origin_in_the_file() -> None:
     engine = build(proto("a = Relu(x) y = Gelu(a)"), BuildOptions())
     assert [p.op_type for p in engine.explain().placements] == ["Relu", "Gelu"]
     text = str(engine.explain())

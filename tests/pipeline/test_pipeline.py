@@ -115,7 +115,7 @@ def test_letterbox(center: bool) -> None:
         assert off(made, theirs.run(None, {"image": pixels})[0]) <= 1
 
 
-def test_numbers_that_are_real_already_stay_so() -> None:
+def test_float_inputs_are_not_cast() -> None:
     steps = [pipeline.Normalize(0.5, 0.25), pipeline.Resize((24, 30), "cubic"), pipeline.Letterbox(40, fill=1)]
     model = pipeline.add(parsed(PASS), before=steps)
     pixels = image(50, 60)
@@ -135,7 +135,7 @@ def test_layouts_and_channels(layout: str) -> None:
     np.testing.assert_array_equal(made, np.concatenate([want, 255 - want]) if layout.startswith("N") else want)
 
 
-def test_old_models_are_brought_to_an_opset_that_can_say_it(tmp_path: Path) -> None:
+def test_old_models_are_upgraded_to_the_opset_of_the_steps(tmp_path: Path) -> None:
     text = """<ir_version: 3, opset_import: ["": 7]> g (float16[1, 3, 8, 8] x, float16[1] scale) => (float16[1, 3] y) {
         a = Mul(x, scale) b = GlobalAveragePool(a) y = Flatten(b) }"""
     old = parsed(text)
@@ -262,7 +262,7 @@ def test_grids_of_yolox() -> None:
         (dict(before=[pipeline.Normalize((0.5, 0.5), (1.0, 1.0))]), "one mean and std for each channel"),
     ],
 )
-def test_what_does_not_fit_is_refused(call: dict[str, Any], message: str) -> None:
+def test_misfits_are_refused(call: dict[str, Any], message: str) -> None:
     with pytest.raises(SardonyxError, match=message):
         pipeline.add(parsed(PASS), **call)
 
@@ -285,6 +285,6 @@ def test_a_picture_of_another_size_than_the_model_reads_is_refused() -> None:
         lambda: pipeline.Image(layout="WHC"),
     ],
 )
-def test_steps_check_what_they_are_given(make: Any) -> None:
+def test_steps_check_their_arguments(make: Any) -> None:
     with pytest.raises(InvalidArgument):
         make()

@@ -99,7 +99,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_entry_is_a_miss_and_is_mended(
+def test_a_damaged_entry_is_a_miss_and_is_rebuilt(
     model: Path, folder: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = answers(build(model, BuildOptions()))

@@ -76,7 +76,7 @@ def test_a_second_start_answers_the_same(model: Path) -> None:
     assert str(first.explain()).split("seconds")[0] == str(second.explain()).split("seconds")[0]
 
 
-def test_a_kept_start_loads_neither_onnx_nor_llvm(model: Path) -> None:
+def test_a_warm_start_loads_neither_onnx_nor_llvm(model: Path) -> None:
     program = (
         "import sys, numpy as np, sardonyx as sx\n"
         f"s = sx.InferenceSession({str(model)!r})\n"
@@ -87,7 +87,7 @@ def test_a_kept_start_loads_neither_onnx_nor_llvm(model: Path) -> None:
     assert told[0].startswith("(2, 4)\n['onnx'") and told[1] == "(2, 4)\n[]\n"
 
 
-def test_a_kept_start_imports_nothing_of_ours(model: Path) -> None:
+def test_a_warm_start_imports_few_modules(model: Path) -> None:
     program = (
         "import sys, sardonyx as sx\n"
         "options, before = sx.SessionOptions(), set(sys.modules)\n"
@@ -179,7 +179,7 @@ def in_a_process(path: Path, *feeds: Any) -> tuple[list[list[Any]], list[str]]:
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_models_of_several_parts_are_kept(name: str, tmp_path: Path, folder: Path) -> None:
+def test_models_of_several_parts_are_cached(name: str, tmp_path: Path, folder: Path) -> None:
     model, given = PARTS[name]
     path = tmp_path / f"{name}.onnx"
     path.write_bytes(model.SerializeToString())
@@ -213,7 +213,7 @@ def kept_of(name: str, tmp_path: Path) -> tuple[Path, dict[str, Any], sx.Inferen
     return path, given, built, session
 
 
-def test_kinds_that_a_run_tells_are_kept_when_they_come(tmp_path: Path, folder: Path) -> None:
+def test_specializations_are_cached_when_they_are_compiled(tmp_path: Path, folder: Path) -> None:
     path, _, built, _ = kept_of("pieces", tmp_path)
     feeds = [boxes(most) for most in (1, 2, 5, 2)]
     expected = [built.run(None, given) for given in feeds]
@@ -224,7 +224,7 @@ def test_kinds_that_a_run_tells_are_kept_when_they_come(tmp_path: Path, folder: 
     assert loaded == [] and [len(r[0]) for r in results] == [1, 2, 5, 2]
 
 
-def test_what_a_kept_kind_does_not_do_the_model_does(tmp_path: Path, folder: Path) -> None:
+def test_runs_that_a_cached_specialization_cannot_do_use_the_model(tmp_path: Path, folder: Path) -> None:
     path, given, built, session = kept_of("pieces", tmp_path)
     expected = built.run(None, given)
     assert equal(session.run(None, given), expected)
@@ -240,7 +240,7 @@ def test_what_a_kept_kind_does_not_do_the_model_does(tmp_path: Path, folder: Pat
     assert not was_kept(again) and equal(again.run(None, given), expected)
 
 
-def test_kinds_that_cannot_be_kept_are_left_to_the_model(
+def test_specializations_that_cannot_be_cached_use_the_model(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiled_cache.SpecializationEntries, "write", lambda *_: None)
@@ -250,7 +250,9 @@ def test_kinds_that_cannot_be_kept_are_left_to_the_model(
     assert not list(folder.glob("*-*.start"))
 
 
-def test_kinds_in_one_place_take_turns(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_specializations_of_one_entry_replace_each_other(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in (deferred, compiled_cache):
         monkeypatch.setattr(module, "MAX_SPECIALIZATIONS", 1)
     path, *_ = kept_of("pieces", tmp_path)
@@ -293,7 +295,7 @@ def test_errors_are_those_of_the_model(model: Path) -> None:
     assert same(sessions[0].run(None, feed()), sessions[1].run(None, feed()))
 
 
-def test_the_model_may_go_after_the_start(model: Path) -> None:
+def test_the_model_may_be_deleted_after_the_start(model: Path) -> None:
     sx.InferenceSession(model)
     session = sx.InferenceSession(model)
     before = session.run(None, feed())
@@ -363,7 +365,7 @@ def c_of_model() -> bytes:
 @pytest.mark.parametrize(
     "damage", ["cut", "changed", "length changed", "array changed", "another form", "objects gone", "empty"]
 )
-def test_what_is_damaged_is_built_anew(model: Path, folder: Path, damage: str) -> None:
+def test_damaged_entries_are_rebuilt(model: Path, folder: Path, damage: str) -> None:
     linker._addresses.clear()
     expected = sx.InferenceSession(model).run(None, feed())
     (kept,) = folder.glob("*.start")
@@ -394,7 +396,7 @@ def test_another_version_of_ours_is_another_start(model: Path, monkeypatch: pyte
     assert not was_kept(sx.InferenceSession(model)) and was_kept(sx.InferenceSession(model))
 
 
-def test_data_in_other_files_are_not_kept(model: Path, folder: Path) -> None:
+def test_models_with_external_data_are_not_cached(model: Path, folder: Path) -> None:
     proto = onnx.load(model)
     onnx.save(proto, model, save_as_external_data=True, location="weights", size_threshold=0)
     assert not was_kept(sx.InferenceSession(model)) and not was_kept(sx.InferenceSession(model))
@@ -405,7 +407,7 @@ def _twice(e: Any, x: Any) -> Any:
     return x * 2
 
 
-def test_models_with_operators_of_the_users_are_not_kept(tmp_path: Path, folder: Path) -> None:
+def test_models_with_custom_operators_are_not_cached(tmp_path: Path, folder: Path) -> None:
     sx.custom_op("test.starts", "Twice")(_twice)
     text = """
     <ir_version: 10, opset_import: ["": 21, "test.starts": 1]>
@@ -419,7 +421,7 @@ def test_models_with_operators_of_the_users_are_not_kept(tmp_path: Path, folder:
         np.testing.assert_array_equal(session.run(None, {"x": np.ones(3, "f")})[0], [2, 2, 2])
 
 
-def test_random_numbers_are_not_kept(tmp_path: Path, folder: Path) -> None:
+def test_models_with_random_numbers_are_not_cached(tmp_path: Path, folder: Path) -> None:
     text = """
     <ir_version: 10, opset_import: ["": 21]>
     g (float[n] x) => (float[n] y) { y = RandomNormalLike(x) }
@@ -436,9 +438,7 @@ def test_random_numbers_are_not_kept(tmp_path: Path, folder: Path) -> None:
         assert same(drawn, session.run(None, given))
 
 
-def test_a_full_disk_only_means_that_nothing_is_kept(
-    model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_only_disables_caching(model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -448,7 +448,7 @@ def test_a_full_disk_only_means_that_nothing_is_kept(
         assert not was_kept(session) and len(session.run(None, feed())) == 2
 
 
-def test_a_folder_that_cannot_be_made_only_means_that_nothing_is_kept(
+def test_an_unwritable_folder_only_disables_caching(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_bytes(b"")

@@ -137,7 +137,7 @@ def test_a_second_start_packs_again(
     assert loaded == [] if not chip else "sardonyx.lower" not in loaded  # LLVM knows the chips that are named
 
 
-def test_numbers_that_a_layout_does_not_carry_are_kept_in_another(
+def test_weights_that_a_layout_cannot_represent_are_stored_in_another(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SARDONYX_CPU", TILES)
@@ -154,7 +154,7 @@ def large(session: sx.InferenceSession) -> list[np.ndarray]:
     return [a for a in engine.planned.constants if a.nbytes >= 1 << 19]
 
 
-def test_starts_and_their_models_share_what_is_packed(model: Path) -> None:
+def test_cached_engines_and_their_models_share_packed_weights(model: Path) -> None:
     first = sx.InferenceSession(model)
     session = sx.InferenceSession(model)
     assert was_kept(session) and len(large(session)) == 3
@@ -166,14 +166,14 @@ def test_starts_and_their_models_share_what_is_packed(model: Path) -> None:
     assert [a.ctypes.data for a in built.planned.constants if a.nbytes >= 1 << 19 and a.ndim == 1] == before
 
 
-def test_what_is_not_packed_is_in_memory_once(model: Path) -> None:
+def test_unpacked_weights_are_in_memory_once(model: Path) -> None:
     sessions = [sx.InferenceSession(model) for _ in range(3)]
     assert [was_kept(s) for s in sessions] == [False, True, True]
     (table,), *others = ([a for a in large(s) if a.ndim == 2] for s in sessions)
     assert np.array_equal(table, weights()["table"]) and all(o[0] is table for o in others)
 
 
-def test_the_model_may_go_after_the_start(model: Path) -> None:
+def test_the_model_may_be_deleted_after_the_start(model: Path) -> None:
     before = answer(sx.InferenceSession(model))
     session = sx.InferenceSession(model)
     model.unlink()
@@ -244,7 +244,7 @@ def test_objects_that_are_gone_are_compiled_again(model: Path, folder: Path) -> 
     assert not was_kept(session) and np.array_equal(answer(session), found)
 
 
-def test_constants_that_the_model_lacks_are_kept_while_they_are_few(
+def test_constants_made_by_the_optimizer_are_stored_up_to_a_limit(
     model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proto = onnx.load(model)

@@ -108,7 +108,7 @@ def test_cancelling_the_task_stops_the_run(endless: tuple[ort.InferenceSession, 
     assert stopped(set())
 
 
-def test_terminate_stops_runs_under_way(endless: tuple[ort.InferenceSession, dict[str, Any]]) -> None:
+def test_terminate_stops_current_runs(endless: tuple[ort.InferenceSession, dict[str, Any]]) -> None:
     session, feed = endless
     options = ort.RunOptions()
     threading.Timer(0.2, lambda: setattr(options, "terminate", True)).start()

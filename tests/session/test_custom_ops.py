@@ -147,7 +147,7 @@ def first_half(x: np.ndarray, *, axis: int = 0) -> Any:
     return np.take(x, range(count), axis), np.int64(count)
 
 
-def test_a_function_of_arrays_runs_and_what_follows_is_compiled() -> None:
+def test_a_function_of_arrays_runs_between_compiled_parts() -> None:
     made = session("g (float[n, 6] x) => (y, k) { h, k = test.own.FirstHalf <axis=1> (x) y = Mul(h, h) }")
     x = normal(4, 6)
     y, count = made.run(None, {"x": x})
@@ -190,7 +190,7 @@ def fail(x: np.ndarray) -> np.ndarray:
         (lambda x: "text", "did not return an array"),
     ],
 )
-def test_what_goes_wrong_in_a_run_names_the_node(fn: Any, message: str) -> None:
+def test_errors_in_a_run_name_the_node(fn: Any, message: str) -> None:
     made = session(register("Wrong", fn))
     with pytest.raises(RuntimeException, match=message) as error:
         made.run(None, {"x": np.ones(2, np.float32)})

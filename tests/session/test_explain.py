@@ -52,7 +52,7 @@ def _model(body: str, outputs: str, **weights: tuple[int, ...]) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def test_what_the_provider_rewrites_for_itself_is_explained() -> None:
+def test_rewrites_of_the_provider_are_explained() -> None:
     model = _model(HEADS, "float[] a, float[] b, float[] d", u=(1, 6, 1, 1), v=(2, 6, 1, 1), w=(3, 6, 1, 1))
     explained = sardonyx.InferenceSession(model).explain()
     assert explained.report.count()["JoinConvs"] == 1
@@ -72,7 +72,7 @@ def test_what_the_provider_rewrites_for_itself_is_explained() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_the_provider_declines_is_explained(
+def test_declined_rewrites_of_the_provider_are_explained(
     body: str, outputs: str, weights: dict[str, tuple[int, ...]], reason: str
 ) -> None:
     explained = sardonyx.InferenceSession(_model(body, outputs, **weights)).explain()

@@ -64,7 +64,7 @@ def test_an_error_of_a_later_run_names_the_node() -> None:
         assert "ZipMap" in str(error.value.where)
 
 
-def test_whole_numbers_are_not_cut() -> None:
+def test_integers_are_not_truncated() -> None:
     pair = helper.make_map_type_proto(TensorProto.STRING, helper.make_tensor_type_proto(TensorProto.INT64, ()))
     node = helper.make_node("DictVectorizer", ["x"], ["y"], domain="ai.onnx.ml", string_vocabulary=["a", "b"])
     out = helper.make_tensor_value_info("y", TensorProto.INT64, [1, 2])

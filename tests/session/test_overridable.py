@@ -44,7 +44,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[Any, ...], tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("operator", CASES)
-def test_what_is_fed_counts(operator: str) -> None:
+def test_fed_values_replace_defaults(operator: str) -> None:
     attributes, defaults, fed = CASES[operator]
     names = ["" if v is None else f"i{k}" for k, v in enumerate(defaults)]
     given = {n: np.asarray(v) for n, v in zip(names, fed, strict=True) if n}

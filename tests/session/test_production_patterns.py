@@ -148,6 +148,6 @@ def test_io_binding_by_address(model: str) -> None:
     np.testing.assert_array_equal(binding.get_outputs()[0].numpy(), session.run(None, {"input": image()})[0])
 
 
-def test_a_device_that_is_not_there_says_so() -> None:
+def test_a_missing_device_is_refused() -> None:
     with pytest.raises(Exception, match="not present"):
         ort.OrtValue.ortvalue_from_numpy(image(), "cuda", 0)

@@ -82,7 +82,7 @@ def test_names_of_dimensions_that_python_would_warn_about(name: str) -> None:
     assert sardonyx.InferenceSession(model).run(None, {"x": np.ones(3, np.float32)})[0].shape == (3,)
 
 
-def test_fewer_parts_of_a_split_than_outputs() -> None:
+def test_a_split_into_fewer_slices_than_outputs() -> None:
     """onnx's inference writes past a vector for such a node; it must not see it."""
     nodes = [helper.make_node("Split", ["x"], ["y", "z"], num_outputs=1, axis=0)]
     model = graph(nodes, [("x", F, [4])], [("y", F, None), ("z", F, None)])
@@ -152,7 +152,7 @@ ONNX_CRASHES: dict[str, tuple[list[onnx.NodeProto], list[Info], dict[str, Any]]]
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("case", ONNX_CRASHES)
-def test_what_onnx_s_inference_crashes_on_or_never_ends_with(case: str) -> None:
+def test_models_unsafe_for_onnxs_inference(case: str) -> None:
     nodes, inputs, constants = ONNX_CRASHES[case]
     made = onnx.ModelProto.FromString(graph(nodes, inputs, [], constants))
     made.graph.output.extend(onnx.ValueInfoProto(name=name) for name in nodes[-1].output)

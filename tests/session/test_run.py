@@ -170,7 +170,7 @@ def test_bytes_are_utf8() -> None:
         (TensorProto.FLOAT16, np.float16),
     ],
 )
-def test_types_go_through(code: int, dtype: Any) -> None:
+def test_every_type_passes_through(code: int, dtype: Any) -> None:
     session = ort.InferenceSession(identity(code, ["n"]))
     x = np.array([0, 1, 1, 0, 1]).astype(dtype)
     (y,) = session.run(None, {"x": x})

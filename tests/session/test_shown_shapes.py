@@ -109,7 +109,7 @@ OTHERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("case", [*RELU, *OTHERS])
-def test_shapes_are_told_as_by_onnxruntime(case: str) -> None:
+def test_shapes_are_shown_as_in_onnxruntime(case: str) -> None:
     peer = pytest.importorskip("onnxruntime")
     nodes, inputs, outputs, constants = {**RELU, **OTHERS}[case]
     stored = [numpy_helper.from_array(array, name) for name, array in constants.items()]

@@ -118,7 +118,7 @@ def test_a_prompt_first(session: sx.InferenceSession, capacity: int | None) -> N
     assert_equal(in_place(session, given, capacity), by_copying(session, given))
 
 
-def test_the_past_stays_where_it_is(session: sx.InferenceSession) -> None:
+def test_a_growing_state_is_not_copied(session: sx.InferenceSession) -> None:
     binding = bound(session, STEPS)
     places = []
     for x in tokens(2, [3, 1, 1]):
@@ -129,7 +129,7 @@ def test_the_past_stays_where_it_is(session: sx.InferenceSession) -> None:
     assert places[0] == places[1] == places[2]
 
 
-def test_nothing_but_what_is_new_is_copied(session: sx.InferenceSession) -> None:
+def test_only_new_elements_are_copied(session: sx.InferenceSession) -> None:
     given = tokens(3, [2, 1])
     in_place(session, given), by_copying(session, given)
     plain = session._sess.engine.planned
@@ -137,7 +137,7 @@ def test_nothing_but_what_is_new_is_copied(session: sx.InferenceSession) -> None
     assert len(plain.table.steps) - len(appending.table.steps) == 2 * LAYERS
 
 
-def test_callers_have_states_of_their_own(session: sx.InferenceSession) -> None:
+def test_callers_have_separate_states(session: sx.InferenceSession) -> None:
     every = [tokens(seed, [1 + seed, *[1] * 20]) for seed in range(4)]
     with ThreadPoolExecutor(4) as pool:
         got = list(pool.map(lambda given: in_place(session, given), every))
@@ -167,7 +167,7 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("body", CHANGED.values(), ids=CHANGED)
-def test_a_past_that_is_changed_is_right_too(body: str) -> None:
+def test_a_state_that_is_modified_is_copied(body: str) -> None:
     text = f"""<ir_version: 10, opset_import: ["" : 21]>
     g (float[n] x, float[p] past) => (float[t] present)
     <float two = {{2}}, int64[1] one = {{1}}, int64[1] end = {{1000}}, int64[1] zero = {{0}}> {{ {body} }}"""

@@ -177,7 +177,7 @@ def test_file_size(tmp_path: Path) -> None:
     refused("file_nbytes", io.BytesIO(serialized(CHAIN)), file_nbytes=50)
 
 
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_pipes_and_folders_are_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert stat.S_ISFIFO(os.stat(tmp_path / "pipe").st_mode)
     for path in (tmp_path / "pipe", tmp_path, tmp_path / "absent"):

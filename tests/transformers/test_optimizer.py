@@ -115,7 +115,7 @@ def test_attention_takes_three_inputs_when_asked(path: str, tmp_path: Path) -> N
     np.testing.assert_allclose(session.run(None, feeds())[0], run(encoder(), feeds()), rtol=1e-3, atol=1e-5)
 
 
-def test_every_option_has_an_effect_or_is_said_to_have_none() -> None:
+def test_every_option_has_an_effect_or_is_documented_without() -> None:
     effective = {*fusion_options.PASSES, "enable_gelu_approximation", "use_multi_head_attention", "attention_op_type"}
     assert effective.isdisjoint(fusion_options.WITHOUT_EFFECT)
     assert vars(FusionOptions("unet")).keys() == effective | set(fusion_options.WITHOUT_EFFECT)
@@ -230,7 +230,7 @@ def test_the_command_line(path: str, tmp_path: Path) -> None:
     assert not options.enable_nhwc_conv and options.enable_group_norm and options.attention_mask_format == 2  # type: ignore[attr-defined]
 
 
-def test_it_stands_in_for_onnxruntimes(path: str) -> None:
+def test_it_replaces_onnxruntimes(path: str) -> None:
     program = (
         "from onnxruntime.transformers import optimizer\n"
         "from onnxruntime.transformers.fusion_options import FusionOptions\n"

@@ -303,7 +303,7 @@ def product(
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_is_loaded_past_l1_unless_it_is_all_there(precision: str) -> None:
+def test_a_is_loaded_around_l1_unless_it_fits(precision: str) -> None:
     """For each term, as often as the loop is written; what is loaded otherwise is B, sums, and A of at most 16 rows."""
     group, _ = group_of(Arrays(), random((64, 96), np.float32), random((96, 64), np.float32, 1), True)
     chip = replace(CHIP, cpu="sapphirerapids", features=isa.WIDE, is_emulated=False)
@@ -462,7 +462,9 @@ def test_small_numbers_times_large_ones(precision: str) -> None:
         ((8, 128, 64), False, {"highest": None, "high": None, "medium": None}),
     ],
 )
-def test_where_tiles_pay(sizes: tuple[int, int, int], is_constant: bool, expected: dict[str, int | None]) -> None:
+def test_when_tiles_are_profitable(
+    sizes: tuple[int, int, int], is_constant: bool, expected: dict[str, int | None]
+) -> None:
     m, n, k = sizes
     group, _ = group_of(Arrays(), np.ones((m, k), np.float32), np.ones((k, n), np.float32), is_constant)
     for precision, terms in expected.items():

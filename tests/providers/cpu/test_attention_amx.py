@@ -225,6 +225,6 @@ def test_a_mask_of_nan_stays_in_its_row() -> None:
         ("skylake-avx512", "medium", "attention", "16 rows"),
     ],
 )  # fmt: skip
-def test_where_tiles_are_taken(cpu: str, precision: str, expected: str, why: str) -> None:
+def test_when_tiles_are_chosen(cpu: str, precision: str, expected: str, why: str) -> None:
     steps, _ = Problem(CASES[0]).steps(Memory(), Analysis(Target(isa.CPUS[cpu], precision)))
     assert (steps[-1].spec.name, steps[-1].variant) == (expected, f"{why} by 128 keys")

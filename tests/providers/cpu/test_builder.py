@@ -64,7 +64,7 @@ def test_branches_share_nothing() -> None:
     assert len(blocks_of(lines_of(body), "mul")) == 2
 
 
-def test_what_a_loop_does_not_change_stands_in_front_of_it() -> None:
+def test_loop_invariant_instructions_are_emitted_before_the_loop() -> None:
     def body(k: Kernel, x: Buf, y: Buf, n: Val, m: Val) -> None:
         with k.loop(0, n) as i, k.loop(0, m) as j:
             y.store(i, n * m)

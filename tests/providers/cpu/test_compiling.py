@@ -75,7 +75,7 @@ def test_an_object_is_linked_to_itself_and_to_the_c_library() -> None:
     np.testing.assert_array_equal(to, source)
 
 
-def test_references_of_x86_meet_their_targets() -> None:
+def test_x86_relocations_resolve_to_their_targets() -> None:
     content = made(X86)
     found = object_loader.Object(content)
     symbols = found.symbols()
@@ -134,7 +134,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_a_kernel_is_compiled_once_whoever_asks(folder: Path) -> None:
+def test_a_kernel_is_compiled_once_for_all_sessions(folder: Path) -> None:
     linker, before = jit.Linker(), jit.statistics.compiled.count("add_up")
     gate = threading.Barrier(6)
 
@@ -186,7 +186,7 @@ def test_code_is_counted_while_other_threads_add_to_it(monkeypatch: pytest.Monke
     assert len(found) == 200 and len({id(each) for each in found}) == 50
 
 
-def test_code_stays_while_somebody_has_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_lives_while_it_is_referenced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     linker = jit.Linker()
     had = linker.address(add_up(times=1))
     other = int(linker.address(add_up(times=2)))
@@ -205,14 +205,14 @@ def test_code_stays_while_somebody_has_it(folder: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_code_that_threads_are_in_stays_for_good() -> None:
+def test_code_with_threads_inside_is_never_freed() -> None:
     at = jit.Linker().native("language.system", "read_ticks")
     place = int(at)
     del at
     assert is_mapped(place)
 
 
-def test_what_fails_in_a_thread_is_raised_and_tried_again(folder: Path) -> None:
+def test_errors_of_compile_threads_are_raised_and_retried(folder: Path) -> None:
     linker = jit.Linker()
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
@@ -243,7 +243,7 @@ def test_a_full_disk_only_means_compiling_again(folder: Path, monkeypatch: pytes
         assert jit.Linker().address(add_up(times=5)) and len(jit.statistics.compiled) == before + 1
 
 
-def test_the_hosts_name_is_kept(folder: Path) -> None:
+def test_the_hosts_name_is_cached(folder: Path) -> None:
     isa._told.cache_clear()
     asked = isa._told()
     isa._told.cache_clear()

@@ -64,7 +64,7 @@ def executable(graph: tuple[str, str, str], threads: int = 2) -> CpuExecutable:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_python_looks_for_signals_while_a_loop_goes_on(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signals_are_handled_during_a_loop(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_executable, "SLICE_S", 1e-5)
     run, calls = executable(LONG, threads), []
     execute = run._team.execute
@@ -95,7 +95,7 @@ def test_python_does_not_look_in_between_once_a_run_was_short(threads: int, monk
     np.testing.assert_allclose(first, x @ w @ w, rtol=1e-4, atol=1e-3)
 
 
-def test_a_short_run_tells_nothing_where_data_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_runs_of_data_dependent_work_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "FLOPS_PER_SECOND", 1.0)
     monkeypatch.setattr(plans, "SLICE_S", 10.0)
     dear, cheap = (f"() => (float[n,64] y) {{ {arm} }}" for arm in ("h = MatMul(x, w) y = MatMul(h, w)", "y = Neg(x)"))
@@ -143,7 +143,7 @@ def test_an_error_in_a_trip_names_its_node_and_ends_the_loop() -> None:
     assert "4" in str(found.value)
 
 
-def test_a_profile_tells_the_time_of_all_trips_once() -> None:
+def test_a_profile_has_one_event_for_all_trips() -> None:
     events: list[tuple[str, int]] = []
 
     def record(node: Node, start: int, end: int, *_: object) -> None:
@@ -155,7 +155,7 @@ def test_a_profile_tells_the_time_of_all_trips_once() -> None:
     assert took > 0
 
 
-def test_runs_at_once_have_trips_of_their_own() -> None:
+def test_concurrent_runs_count_their_own_trips() -> None:
     run = executable(LONG)
 
     def one(trips: int) -> bool:
@@ -166,7 +166,7 @@ def test_runs_at_once_have_trips_of_their_own() -> None:
         assert all(pool.map(one, [700, 3, 1500, 0, 40] * 8))
 
 
-def test_an_arm_that_the_sizes_rule_out_harms_only_those_who_take_it() -> None:
+def test_a_branch_that_sizes_exclude_fails_only_if_taken() -> None:
     body = """ax = Constant<value_ints=[1]>()
         y = If(p) <then_branch = t () => (a) { a = Squeeze(x, ax) },
                    else_branch = e () => (b) { b = ReduceSum<keepdims=0>(x, ax) }>"""
@@ -184,7 +184,7 @@ def test_an_arm_that_the_sizes_rule_out_harms_only_those_who_take_it() -> None:
     assert run.run_planned([yes, wide]) is None
 
 
-def test_a_quick_run_of_a_loop_gives_the_same() -> None:
+def test_a_planned_run_of_a_loop_gives_the_same() -> None:
     session = executable(GRAPHS["scan"])
     x = np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32)
     expected = session.run([x], RunContext())

@@ -177,7 +177,7 @@ ENDINGS = {
 
 @pytest.mark.parametrize("then", ENDINGS.values(), ids=list(ENDINGS))
 @pytest.mark.parametrize("filters", [32, 45])
-def test_what_follows(then: str, filters: int) -> None:
+def test_epilogues(then: str, filters: int) -> None:
     case = Case((2, 32, 5, 9), (filters, 32, 3, 3), "pads = [1, 1, 1, 1]", then)
     feeds = case.feeds()
     if " r)" in then:
@@ -214,7 +214,7 @@ SHAPES = [(50, 60, 1, 1), (50, 50, 3, 3), (50, 50, 1, 1), (64, 50, 3, 3), (64, 5
 
 
 @pytest.mark.parametrize(("poison", "precision"), [(None, "highest"), (np.inf, "highest"), (None, "medium")])
-def test_images_go_from_one_to_the_next_in_parts(poison: float | None, precision: str) -> None:
+def test_images_pass_between_convolutions_as_bf16_terms(poison: float | None, precision: str) -> None:
     rng = np.random.default_rng(0)
     constants = {f"w{i}": (rng.standard_normal(s) / np.prod(s[1:]) ** 0.5).astype("f") for i, s in enumerate(SHAPES)}
     constants |= {f"b{i}": rng.standard_normal(n).astype("f") for i, n in enumerate((50, 64))}

@@ -87,7 +87,7 @@ SEQUENCE = "a = Conv<pads = [1, 1], strides = [2]>(x, w, b) c = Relu(a) d = Conv
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_run_tells_how_many_outputs_there_are(threads: int) -> None:
+def test_the_number_of_outputs_is_known_in_the_run(threads: int) -> None:
     rng = np.random.default_rng(5)
     w, v = (rng.standard_normal(s).astype(np.float32) for s in ((40, 33, 3), (33, 40, 3)))
     weights = {"w": w, "b": rng.standard_normal(40).astype(np.float32), "v": v, "e": np.ones((1, 1), np.float32)}
@@ -122,7 +122,7 @@ def _conv(x: Array, w: Array, stride: int) -> Array:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5, 39, 40])
-def test_few_rows_of_products_go_without_tiles(rows: int) -> None:
+def test_products_of_few_rows_do_not_use_tiles(rows: int) -> None:
     """Two products of the same rows, which are split once where they are many."""
     rng = np.random.default_rng(9)
     x, w, v = (rng.standard_normal(s).astype(np.float32) for s in ((rows, 64), (64, 70), (64, 66)))

@@ -140,7 +140,7 @@ def test_nan_and_infinity_reach_their_windows_alone() -> None:
     np.testing.assert_allclose(got[there], want[there], rtol=2e-5, atol=2e-5)
 
 
-def test_what_something_else_reads_is_there() -> None:
+def test_an_intermediate_with_another_reader_is_written() -> None:
     case = CASES["three vectors"]
     body = case.body.replace("e = Relu(d)", "e = Add(d, c)")
     shared = Case(case.x, case.depth, case.filters)
@@ -171,11 +171,11 @@ ALONE = {
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_rings_stay_near(name: str) -> None:
+def test_the_fused_kernel_is_not_used_for_large_rows(name: str) -> None:
     sizes = ",".join(map(str, ALONE[name].x))
     assert "conv_pointwise_depthwise" not in names_of(compiled(ALONE[name], "skylake-avx512", sizes=sizes))
 
 
-def test_tiles_are_quicker_where_parts_are_few() -> None:
+def test_tiles_are_chosen_for_few_bf16_terms() -> None:
     names = names_of(compiled(CASES["three vectors"], "sapphirerapids", sizes="1,14,14", precision="medium"))
     assert "conv_pointwise_depthwise" not in names and "conv_amx" in names

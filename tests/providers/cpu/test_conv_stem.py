@@ -45,7 +45,7 @@ def test_against_onnx(name: str, cpu: str | None) -> None:
         np.testing.assert_array_equal(again, got)
 
 
-def test_an_infinity_stays_where_it_is_seen() -> None:
+def test_an_infinity_affects_only_windows_that_contain_it() -> None:
     """Padding is zero times any weight, and columns beside a block are not looked at."""
     case = Case((1, 3, 12, 120), (16, 3, 3, 3), "pads = [1, 1, 1, 1], strides = [2, 2]")
     feeds = feeds_of(case)

@@ -142,7 +142,7 @@ def test_results_go_on_to_convolutions(name: str, stride: int, channels: int) ->
 
 
 @pytest.mark.parametrize("name", ["p", "w"])
-def test_whose_weights_are_not_finite_is_told(name: str) -> None:
+def test_non_finite_weights_are_detected(name: str) -> None:
     block = Block(SUMS["biases"], odd=name)
     assert block.convolutions.count(True) == 1
     with pytest.raises(Unrepresentable) as found:
@@ -151,7 +151,7 @@ def test_whose_weights_are_not_finite_is_told(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", APART)
-def test_others_stay_apart(name: str) -> None:
+def test_pairs_that_do_not_match_are_not_merged(name: str) -> None:
     block = Block(APART[name])
     assert True not in block.convolutions
     assert error(block.run(), block.expected()) < BOUND

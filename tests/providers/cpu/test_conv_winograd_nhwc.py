@@ -62,7 +62,7 @@ def test_between_others(body: str, count: int, chip: str | None) -> None:
         (64, (1, 40, 40), "haswell"),
     ],
 )
-def test_where_it_does_not_pay(channels: int, size: tuple[int, int, int], chip: str) -> None:
+def test_unprofitable_shapes(channels: int, size: tuple[int, int, int], chip: str) -> None:
     """Few channels, few pixels beside many weights, columns of one, tiles, few registers; batches are many pixels."""
     assert NAME not in kinds(compiled(random(64, channels, 3, 3), size, SAME, chip))
     assert (NAME in kinds(compiled(random(64, channels, 3, 3), (4, *size[1:]), SAME, chip))) == (size[1] == 7)

@@ -64,7 +64,7 @@ def test_operands_that_never_repeat_end_on_numpy() -> None:
         np.testing.assert_array_equal(got, x[i : i + 5])
 
 
-def test_what_is_found_is_worked_on_natively() -> None:
+def test_results_of_data_dependent_size_are_compiled() -> None:
     made = session(
         "z = Constant<value_float = 0.5>() m = Greater(x, z) n = NonZero(m) t = Transpose(n) g = GatherND(x, t)"
         " y = Sqrt(g) c = Shape(g)",
@@ -82,7 +82,7 @@ def test_nothing_is_found() -> None:
     assert made.run(None, {"x": np.zeros((3, 4), "f")})[0].shape == (0,)
 
 
-def test_a_size_from_data_goes_on() -> None:
+def test_a_size_from_data_is_used_downstream() -> None:
     made = session(
         """t = ReduceMax<keepdims = 0>(l) a = Constant<value_int = 0>() b = Constant<value_int = 1>()
         r = Range(a, t, b) u = Constant<value = int64[1] {1}>() c = Unsqueeze(l, u) m = Less(r, c)
@@ -95,7 +95,7 @@ def test_a_size_from_data_goes_on() -> None:
         np.testing.assert_array_equal(got, np.arange(length.max()) < length[:, None])
 
 
-def test_many_threads_share_what_is_compiled() -> None:
+def test_threads_share_compiled_code() -> None:
     made = session("s = ReduceMean(x, a) y = Relu(s)", "float[n,m] x, int64[1] a", "float[p,q] y")
     x = reals(20, 30)
 
@@ -144,7 +144,7 @@ def test_operands_that_make_no_sense_are_refused(body: str, operand: list[int]) 
 
 
 @pytest.mark.parametrize("turns", ["t = Transpose<perm = [1, 0]>(x)", "s = Neg(x) t = Transpose<perm = [1, 0]>(s)"])
-def test_what_is_picked_behind_a_count_is_turned_there(turns: str) -> None:
+def test_results_after_a_data_dependent_size_are_transposed_in_place(turns: str) -> None:
     """Not before, which would be a copy of all; what is read in front of it, and by the caller, stays."""
     body = f"{turns} m = ReduceMax<keepdims = 0>(t, a) z = NonZero(c) i = Squeeze(z, o) y = Gather(t, i)"
     inputs = "float[20,300] x, int64[1] a, bool[300] c, int64[1] o"
@@ -159,7 +159,7 @@ def test_what_is_picked_behind_a_count_is_turned_there(turns: str) -> None:
     assert kinds.index("Transpose") < kinds.index("NonZero") < len(kinds) - 1 - kinds[::-1].index("Transpose")
 
 
-def test_a_body_whose_sizes_no_run_tells_beforehand_runs_on_numpy() -> None:
+def test_a_body_with_sizes_unknown_before_the_run_runs_on_numpy() -> None:
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     model = onnx.parser.parse_model(

@@ -326,7 +326,7 @@ def test_empty_rows(columns: bool) -> None:
 @pytest.mark.parametrize(
     ("shape", "room", "outer"), [((2, 21, 5, 6), 0, 0), ((2, 21, 1, 1), 0, 1), ((2, 21, 5, 6), 3, 1)]
 )
-def test_nhwc_images_are_walked_in_memory_order(shape: tuple[int, ...], room: int, outer: int) -> None:
+def test_nhwc_images_are_traversed_in_memory_order(shape: tuple[int, ...], room: int, outer: int) -> None:
     """One long row where images are whole; with a number for each channel, or some of many, a row is a pixel."""
     full = (2, 21, 5, 6)
     a, b = by_pixel(floats(*full), room), by_pixel(floats(*shape))

@@ -43,7 +43,7 @@ def test_memory_touches_a_page(where: str, nbytes: int) -> None:
         made[:] = 7
 
 
-def test_what_is_allocated_is_guarded_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocations_have_guard_pages_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SARDONYX_GUARD_PAGES", "end")
     assert (allocator.address(allocator.allocate(128)) + 128) % 4096 == 0
     monkeypatch.setenv("SARDONYX_GUARD_PAGES", "sideways")
@@ -90,7 +90,7 @@ print("done")
 """
 
 
-def test_a_kernel_that_runs_over_is_fatal() -> None:
+def test_an_access_past_the_end_is_fatal() -> None:
     assert run(PLANTED.format(0), "end").stdout == "done\n"
     assert run(PLANTED.format(1), "end").returncode == -signal.SIGSEGV
 

@@ -87,7 +87,7 @@ def test_rows_that_are_known_at_run_time_only() -> None:
         assert np.all(np.abs(found.run([x], threads=2)[0] - true) <= 4 * EPS * size)
 
 
-def test_what_follows_and_what_is_handed_on() -> None:
+def test_epilogues_and_packed_results() -> None:
     """A bias, an activation and a residual; and results in bf16 terms, for a product that is too short for slices."""
     w, b, c = random(300, 80, scale=0.06), random(80), random(60, 80)
     x = random(60, 300)
@@ -121,7 +121,7 @@ def test_numbers_that_stand_out_take_nothing_from_the_others(large: float) -> No
     assert np.all(np.abs(y - true) <= 16 * EPS * size)
 
 
-def test_every_third_number_stands_out() -> None:
+def test_outliers_in_every_third_element() -> None:
     """They are then no exception, and all are kept to what the largest are kept to."""
     x, w = random(48, 512), random(512, 64, scale=0.05)
     x[:, ::3] *= 1000

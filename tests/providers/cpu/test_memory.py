@@ -67,7 +67,7 @@ def resident_nbytes(place: int) -> int:
     return 0
 
 
-def test_what_is_returned_is_lent_again_and_zero() -> None:
+def test_returned_memory_is_reused_and_zeroed() -> None:
     slabs = Slabs()
     kept, first, behind = slabs.take(100_000), slabs.take(200_000), slabs.take(300_000)
     first[:] = behind[:] = 7
@@ -81,7 +81,7 @@ def test_what_is_returned_is_lent_again_and_zero() -> None:
     assert behind.min() == 7 and kept.max() == 0 and len(slabs.all) == 1
 
 
-def test_neighbours_that_were_returned_are_one_gap() -> None:
+def test_adjacent_returned_blocks_are_merged() -> None:
     slabs = Slabs()
     blocks = [slabs.take(64_000) for _ in range(5)]
     at = address(blocks[1])
@@ -90,7 +90,7 @@ def test_neighbours_that_were_returned_are_one_gap() -> None:
     assert address(slabs.take(3 * 64_000)) == at
 
 
-def test_a_slab_of_which_nothing_is_lent_goes() -> None:
+def test_an_unused_slab_is_released() -> None:
     slabs = Slabs()
     blocks = [slabs.take(SLAB_NBYTES // 3) for _ in range(5)]
     assert len(slabs.all) == 3
@@ -103,7 +103,7 @@ def test_a_slab_of_which_nothing_is_lent_goes() -> None:
     assert not slabs.all
 
 
-def test_huge_pages_of_what_is_returned_go_back_at_once() -> None:
+def test_huge_pages_of_returned_memory_are_released_at_once() -> None:
     slabs = Slabs()
     kept, large = slabs.take(100_000), slabs.take(5 * HUGE_PAGE)
     kept[:] = large[:] = 1
@@ -128,7 +128,7 @@ def output(pool: Pool, nbytes: int) -> np.ndarray:
     return pool.empty((nbytes,), np.dtype(np.uint8), nbytes)
 
 
-def test_outputs_of_many_sizes_keep_what_one_takes() -> None:
+def test_the_output_pool_is_bounded_for_many_sizes() -> None:
     pool, largest = Pool(least_nbytes=1 << 20), 5 << 20
     rng = np.random.default_rng(0)
     for nbytes in [largest, *rng.integers(1 << 18, largest, 300)]:
@@ -150,7 +150,7 @@ def test_outputs_that_come_again_are_the_same_memory() -> None:
         held.clear()
 
 
-def test_what_callers_had_at_a_time_bounds_what_is_kept() -> None:
+def test_the_pool_keeps_no_more_than_callers_held_at_once() -> None:
     pool = Pool(most_nbytes=3 << 20, least_nbytes=0)
     held = [output(pool, 1 << 20) for _ in range(10)]
     assert pool.lent_nbytes == 10 << 20

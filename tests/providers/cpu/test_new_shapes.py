@@ -116,7 +116,7 @@ def test_new_shapes_in_arrays_of_the_callers() -> None:
         check([y, binding.get_outputs()[1].numpy()], **feeds(n))
 
 
-def test_new_shapes_of_a_kept_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_shapes_of_a_cached_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
     (tmp_path / "model.onnx").write_bytes(model())
     sardonyx.InferenceSession(tmp_path / "model.onnx")
@@ -128,7 +128,7 @@ def test_new_shapes_of_a_kept_start(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         made.run(None, feeds(100, of_z=99))
 
 
-def test_what_stops_a_new_shape_leaves_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_shape_leaves_known_shapes_usable(monkeypatch: pytest.MonkeyPatch) -> None:
     made = session()
     made.run(None, feeds(100))
 
@@ -143,7 +143,7 @@ def test_what_stops_a_new_shape_leaves_the_known_ones(monkeypatch: pytest.Monkey
         check(made.run(None, feeds(n)), **feeds(n))
 
 
-def test_plans_that_nobody_turns_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_plans_are_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "MAX_PLANS", 3)
     made = session()
     executable = whole(made)
@@ -165,7 +165,7 @@ def test_the_budget_is_asked_for_every_shape() -> None:
     check(made.run(None, feeds(97)), **feeds(97))
 
 
-def test_sizes_that_the_walk_does_not_carry(caplog: pytest.LogCaptureFixture) -> None:
+def test_sizes_that_the_shape_program_cannot_represent(caplog: pytest.LogCaptureFixture) -> None:
     """Empty arrays have dimensions whose product is longer than a size of memory. Numpy runs them; once it is said."""
     caplog.set_level(logging.WARNING, "sardonyx")
     made = sardonyx.InferenceSession(onnx.parser.parse_model(FLATTENED).SerializeToString())

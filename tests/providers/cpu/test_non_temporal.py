@@ -60,7 +60,7 @@ def test_results_are_the_same(case: str, width: int, monkeypatch: pytest.MonkeyP
             np.testing.assert_array_equal(got, y)
 
 
-def test_only_what_is_the_callers_and_no_cache_holds() -> None:
+def test_non_temporal_stores_are_for_large_outputs() -> None:
     def view(rows: int, kind: str = "output") -> View:
         return View(Storage(kind, dtypes.f32, rows << 20), (rows, 1 << 20), (1 << 20, 1))
 

@@ -90,7 +90,7 @@ CHAINS = [
 
 
 @pytest.mark.parametrize(("channels", "precision", "second"), CHAINS)
-def test_one_writes_what_the_next_reads(channels: int, precision: str, second: str) -> None:
+def test_a_convolution_packs_for_the_next(channels: int, precision: str, second: str) -> None:
     rng = np.random.default_rng(0)
     feeds = {
         "x": rng.standard_normal((2, 40, 9, 11)),
@@ -118,7 +118,7 @@ def test_one_writes_what_the_next_reads(channels: int, precision: str, second: s
 
 
 @pytest.mark.parametrize("channels", [1, 3, 6, 12, 40])
-def test_images_that_come_pixel_by_pixel(channels: int) -> None:
+def test_nhwc_inputs(channels: int) -> None:
     rng = np.random.default_rng(0)
     feeds = {
         "x": rng.standard_normal((2, 6, 21, channels)).astype(np.float32),
@@ -151,7 +151,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_pixels_are_as_close_as_their_readers_like(name: str) -> None:
+def test_pixel_strides_suit_the_readers(name: str) -> None:
     channels, windows, close, tiles = LAYOUTS[name]
     found = most_compact(PackedImageLayout(1, 1, channels, (1, 8, 8), (0, 0, 0), (0, 0, 0)), windows)
     assert (found.compact, sum(window_tiles(found, *window) for window in windows)) == (close, tiles)

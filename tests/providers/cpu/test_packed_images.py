@@ -75,7 +75,7 @@ def test_three_terms_are_the_number(count: int, cpu: str | None) -> None:
     np.testing.assert_array_equal(back(x, 3, cpu).view(np.uint32), x.view(np.uint32))
 
 
-def test_three_terms_keep_every_bit_of_what_they_do_not_carry() -> None:
+def test_three_terms_keep_every_bit_of_odd_numbers() -> None:
     np.testing.assert_array_equal(back(ODD, 3).view(np.uint32), ODD.view(np.uint32))
 
 
@@ -98,7 +98,7 @@ def test_one_term_rounds_to_even() -> None:
     np.testing.assert_array_equal(back(TIES, 1), EVEN)
 
 
-def test_two_terms_keep_22_bits_of_what_they_do_not_carry() -> None:
+def test_two_terms_keep_22_bits_of_odd_numbers() -> None:
     x = ODD[:8]
     np.testing.assert_array_equal(back(x, 2).view(np.uint32), x.view(np.uint32) & 0xFFFF_FC00)
 
@@ -247,7 +247,7 @@ def test_pixels_finished_between_products_have_the_same_bits(
         ("padded", [1, 1, 2, 1], [True, False, True, False], [False] * 4),  # 3 x 3 taps drop pixels between rows
     ],
 )
-def test_what_is_told_of_pixels(name: str, words: list[int], is_dense: list[bool], is_line: list[bool]) -> None:
+def test_pixel_tables(name: str, words: list[int], is_dense: list[bool], is_line: list[bool]) -> None:
     """As little as steps need to find them: one word for what lies alike, and none for the bias."""
     steps = Net(BLOCKS[name], "medium", 64).compiled.steps
     statics = [dict(step.spec.statics) for step in steps if step.spec.name == "conv_amx"]
@@ -272,7 +272,7 @@ OF_EACH_ROW = """
 @pytest.mark.parametrize("first", ["Add(c, g)", "Mul(c, g)"], ids=["added", "times"])
 @pytest.mark.parametrize("body", [OF_EACH_IMAGE, OF_EACH_ROW], ids=["of each image", "of each row"])
 @pytest.mark.parametrize("side", [4, 8])
-def test_what_has_one_number_for_some_pixels_is_that_of_each(side: int, body: str, first: str, last: str) -> None:
+def test_operands_that_broadcast_over_pixels(side: int, body: str, first: str, last: str) -> None:
     """Tiles have pixels of several rows and, where a batch is taken for planes, of several images."""
     net = Net(body.format(first, last), "medium", 64, size=(3, 64, side, side))
     net.feeds["x"] += np.arange(3, dtype=np.float32).reshape(3, 1, 1, 1) - np.arange(side, dtype=np.float32)[:, None]
@@ -292,7 +292,7 @@ A_SLICE = """
 @pytest.mark.usefixtures("_wherever_they_can")
 @pytest.mark.parametrize("precision", ["medium", "high", "highest"])
 @pytest.mark.parametrize("body", [AS_PLANES, A_SLICE], ids=["as planes", "a slice"])
-def test_who_sees_an_image_otherwise_than_it_was_written_reads_numbers(body: str, precision: str) -> None:
+def test_readers_of_another_view_of_an_image_get_f32(body: str, precision: str) -> None:
     """Of small images, results that lie pixel by pixel are those of one image whose planes they are."""
     net = Net(body, precision, 64, size=(3, 64, 5, 5))
     got, want = net.run(checked=True), net.expected()
@@ -319,7 +319,7 @@ USED_AGAIN = """
     [(BLOCKS["rows as one"], 1), (OF_ITSELF, 0), (SHORTCUT, 1), (USED_AGAIN, 1)],
     ids=["two blocks", "of itself", "nothing but added", "used again"],
 )
-def test_a_residual_that_nobody_reads_any_more_is_written_over(
+def test_a_dead_residual_is_overwritten(
     body: str, count: int, precision: str, channels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not where other pixels of it are still read, nor where a later step adds it, too. What is but added stays numbers
@@ -342,7 +342,7 @@ def test_a_residual_that_nobody_reads_any_more_is_written_over(
 @pytest.mark.parametrize("channels", [32, 64])
 @pytest.mark.parametrize("body", [BLOCKS["rows as one"], BLOCKS["padded"], BLOCKS["scaled"]])
 @pytest.mark.parametrize("size", [(1, 19, 23), (2, 6, 9)])
-def test_weights_of_few_steps_stay_in_tiles(
+def test_weights_of_short_k_stay_in_tiles(
     body: str, channels: int, size: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the pixels of squares, which are finished between products as far as they are many enough."""
@@ -375,7 +375,7 @@ def _writes_what_it_reads(step: Step) -> bool:
 
 @pytest.mark.usefixtures("_wherever_they_can")
 @pytest.mark.parametrize("channels", [16, 32, 50])
-def test_what_a_convolution_hands_on_is_rounded_to_even_too(channels: int) -> None:
+def test_packed_results_are_rounded_half_to_even(channels: int) -> None:
     weights = {"w": np.eye(channels).reshape(channels, channels, 1, 1), "b": np.full(channels, 2.0**-8)}
     shape = (2, channels, 7, len(TIES))
     inputs = f"float{list(shape)} x, float[{channels},{channels},1,1] w, float[{channels}] b"
@@ -410,7 +410,7 @@ def test_groups_that_find_their_weights_near(kernel: int, filters: int) -> None:
 
 
 @pytest.mark.usefixtures("_wherever_they_can")
-def test_residuals_in_two_terms_stay_numbers_unless_they_are_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_residuals_of_two_terms_are_f32_unless_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Net(BLOCKS["padded"], "high").kept
     half = Net(BLOCKS["padded"], "highest", dtype="float16")
     assert not half.kept
@@ -423,7 +423,7 @@ def test_residuals_in_two_terms_stay_numbers_unless_they_are_narrow(monkeypatch:
 
 @pytest.mark.usefixtures("_wherever_they_can")
 @pytest.mark.parametrize("precision", ["medium", "highest"])
-def test_what_others_read_stays_numbers(precision: str) -> None:
+def test_images_with_other_readers_are_written_in_f32(precision: str) -> None:
     body = BLOCKS["rows as one"].replace("y = Relu(i)", "j = Relu(i) s = ReduceMean<keepdims = 1>(f) y = Mul(j, s)")
     net = Net(body, precision)
     assert len(net.kept) >= 1

@@ -98,7 +98,7 @@ def test_rows_that_are_known_at_run_time_only(precision: str, width: int, monkey
         np.testing.assert_array_equal(packed.run([x], threads=2)[0], plain.run([x])[0])
 
 
-def test_narrow_numbers_are_handed_on_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_narrow_floats_are_packed_for_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = {"w0": random(64, 70, scale=0.1), "w1": random(70, 64, scale=0.1)}
     narrow = {name: v.astype(np.float16) for name, v in weights.items()}
     inputs = "float16[40,64] x, float16[64,70] w0, float16[70,64] w1"
@@ -183,7 +183,7 @@ def attending(heads: int, width: int, precision: str, body: str = ATTENTION) -> 
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_heads_hand_on_what_they_see(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_packs_for_its_consumer(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of rows begin anywhere in panels."""
     monkeypatch.setattr(contraction, "SMALL", 0)
     packed = attending(2, 64, precision)
@@ -199,7 +199,7 @@ def test_heads_hand_on_what_they_see(precision: str, monkeypatch: pytest.MonkeyP
             np.testing.assert_array_equal(got, expected)
 
 
-def test_few_rows_have_what_heads_see_as_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_rows_leave_per_head_operands_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = attending(2, 32, "highest")
     assert kinds(packed) == {"attention_amx": 1, "gemm_amx": 1, "gemm": 1}
     assert {"out", "tiles", "flags"} == packed.steps[0].writes
@@ -248,7 +248,7 @@ def normalized(rows: Any, width: int, precision: str, body: str = NORMALIZED) ->
 @pytest.mark.parametrize(
     "body", [NORMALIZED, f"{NORMALIZED[:-1]}) z = MatMul(h, w1)", NORMALIZED.replace("y =", "a =") + " y = Add(a, h)"]
 )
-def test_rows_are_handed_on(precision: str, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_wise_kernels_pack_for_their_consumers(precision: str, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contraction, "SMALL", 0)
     for rows, width in ((16, 64), (70, 96), ("M", 352)):
         packed = normalized(rows, width, precision, body)
@@ -310,7 +310,7 @@ MEANING = {
         ("h = MatMul(x, w0) s = Softmax(h) a = MatMul(h, w1) y = Add(a, s)", "float[A,B] y", True),
     ],
 )  # fmt: skip
-def test_who_hands_on_what(body: str, outputs: str, is_handed: bool) -> None:
+def test_which_producers_pack_for_their_consumers(body: str, outputs: str, is_handed: bool) -> None:
     weights = {f"w{i}": random(64, 64) / 8 + np.float32(i) / 64 for i in range(3) if f"w{i}" in body}
     inputs = ", ".join(f"float[64,64] {name}" for name in ("x", *weights))
     found = Compiled(body, inputs, outputs, CHIP, constants=weights)

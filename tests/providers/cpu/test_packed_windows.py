@@ -102,7 +102,7 @@ def test_depthwise_convolutions_see_one_part(name: str, channels: int) -> None:
     np.testing.assert_array_equal(np.isfinite(net.run()), np.isfinite(net.expected()))
 
 
-def test_more_parts_are_not_read() -> None:
+def test_images_of_more_terms_are_not_read_in_place() -> None:
     """Numbers take fewer bytes."""
     net = Net(BESIDE["3x3"], "highest")
     assert bf16 not in net.seen and error(net.run(), net.expected()) < BOUNDS["highest"]
@@ -156,7 +156,7 @@ def test_single_rows() -> None:
     assert net.seen == [bf16] and error(net.run(checked=True), net.expected()) < BOUNDS["medium"]
 
 
-def test_what_others_read_too_stays_numbers() -> None:
+def test_windows_with_other_readers_are_written_in_f32() -> None:
     rest = BESIDE["3x3"].replace("y = Conv(e, w1)", "f = Conv(e, w1) s = ReduceMax(a) y = Mul(f, s)")
     net = Net(rest, "medium")
     assert bf16 not in net.seen and error(net.run(), net.expected()) < BOUNDS["medium"]

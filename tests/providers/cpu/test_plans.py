@@ -106,7 +106,7 @@ def test_plans_keep_to_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
         assert any(plan.fits(executable.table.measure(((10, 32),))[1]) for plan in kept)  # runs turn to it all the time
 
 
-def test_a_plan_larger_than_all_bytes_stays_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_larger_than_the_budget_lives_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "PLANS_NBYTES", 1)
     made = session()
     for n in (10, 1000, 10):
@@ -128,7 +128,7 @@ def test_frames_of_many_callers_count(monkeypatch: pytest.MonkeyPatch) -> None:
     executable._arenas.put_back(held)
 
 
-def test_frames_of_arenas_that_are_gone_go_too() -> None:
+def test_frames_of_released_arenas_are_released() -> None:
     made = session()
     executable = whole(made)
     for _ in range(5):
@@ -159,7 +159,7 @@ def test_an_input_of_another_type_stops_in_front_of_compiled_code() -> None:
     run(made, 10)
 
 
-def test_runs_of_all_shapes_take_turns_in_one_arena(made_arenas: list[Arena]) -> None:
+def test_all_shapes_share_one_arena(made_arenas: list[Arena]) -> None:
     made = session()
     executable = whole(made)
     for n in LENGTHS:
@@ -176,7 +176,7 @@ def test_runs_of_all_shapes_take_turns_in_one_arena(made_arenas: list[Arena]) ->
     assert len(made_arenas) == count
 
 
-def test_a_repeated_shape_stays_where_it_was(made_arenas: list[Arena]) -> None:
+def test_a_repeated_shape_keeps_its_plan(made_arenas: list[Arena]) -> None:
     made = session()
     run(made, 300)
     (idle,) = whole(made)._arenas.idle
@@ -187,7 +187,7 @@ def test_a_repeated_shape_stays_where_it_was(made_arenas: list[Arena]) -> None:
     assert made_arenas == [idle]
 
 
-def test_parts_of_a_model_share(made_arenas: list[Arena]) -> None:
+def test_parts_of_a_model_share_arenas(made_arenas: list[Arena]) -> None:
     made = session(TWO_PARTS)
     for n in (3000, 10, 2000):
         x = np.random.default_rng(n).standard_normal((n, 32)).astype("f")
@@ -260,7 +260,7 @@ def test_a_dropped_session_leaves_nothing_for_the_collector(made_arenas: list[Ar
         gc.enable()
 
 
-def test_arenas_are_given_back_when_a_run_says_so(made_arenas: list[Arena]) -> None:
+def test_arenas_are_released_by_run_option(made_arenas: list[Arena]) -> None:
     made, options = session(), sardonyx.RunOptions()
     run(made, 500)
     options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "gpu:0;cpu:0")

@@ -165,7 +165,7 @@ def test_short_rows_are_unrolled(attributes: str, width: int, vectors: int, op: 
 
 
 @pytest.mark.parametrize("cpu", [None, "skylake-avx512"])
-def test_nan_is_the_largest_and_spreads_to_its_windows_alone(cpu: str | None) -> None:
+def test_nan_is_the_largest_in_its_windows_only(cpu: str | None) -> None:
     case = CASES["3x3, stride 1"]
     x = case.feed
     x[0, 0, 4, 7], x[0, 1, 0, 0], x[0, 2, 8, 32] = np.nan, np.inf, -np.inf

@@ -146,7 +146,7 @@ def test_integers(dtype: type) -> None:
     np.testing.assert_array_equal(run(case, "max", x), expected(case, "max", x))
 
 
-def test_nan_is_the_largest_and_spreads_to_its_windows_alone() -> None:
+def test_nan_is_the_largest_in_its_windows_only() -> None:
     case = CASES["3x3, stride 1"]
     x = feed(case)
     x[0, 0, 4, 7], x[0, 1, 0, 0], x[0, 2, 8, 16] = np.nan, np.inf, -np.inf

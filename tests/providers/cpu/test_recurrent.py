@@ -102,7 +102,7 @@ def test_functions(names: str) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_numbers_that_are_none_stay_in_their_sequence(value: float) -> None:
+def test_nan_affects_only_its_own_sequence(value: float) -> None:
     case = CASES["a whole vector"]
     compiled, args = Compiled(*case.text), given(case, {"t": 3, "n": 4})
     clean = compiled.run(args)

@@ -125,7 +125,7 @@ LONG: dict[str, Callable[[], list[onnx.NodeProto]]] = {
 
 
 @pytest.mark.parametrize("nodes", LONG.values(), ids=LONG)
-def test_kernels_stay_short(nodes: Callable[[], list[onnx.NodeProto]]) -> None:
+def test_long_groups_are_split_into_several_kernels(nodes: Callable[[], list[onnx.NodeProto]]) -> None:
     f32, helper = onnx.TensorProto.FLOAT, onnx.helper
     ends = ([helper.make_tensor_value_info(name, f32, ["n"])] for name in ("x", "v1000"))
     model = helper.make_model(helper.make_graph(nodes(), "g", *ends), opset_imports=[helper.make_opsetid("", 22)])

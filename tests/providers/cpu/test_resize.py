@@ -249,7 +249,7 @@ def test_the_epilogue_is_part_of_the_kernel() -> None:
 
 
 @pytest.mark.parametrize("name", ["linear twice, half_pixel", "linear half", "nearest three times"])
-def test_nan_and_infinity_spread_as_the_meaning_says(name: str) -> None:
+def test_nan_and_infinity_propagate_as_in_numpy(name: str) -> None:
     case = CASES[name]
     x = case.feed()
     x[0, 0, 1, 3], x[0, 1, 0, 0], x[0, 1, -1, -1] = np.nan, np.inf, -np.inf

@@ -245,7 +245,7 @@ def test_width_does_not_matter(dtype: DType, cpu: str | None, lanes: int | None)
 
 
 @pytest.mark.parametrize("name", ["string", "c64", "f6e2m3", "i4", "u2"])
-def test_says_what_it_cannot(name: str) -> None:
+def test_unsupported_types_are_named(name: str) -> None:
     dtype = dtypes.of_name(name)
     program = program_of("Add", 2)
     assert program is not None

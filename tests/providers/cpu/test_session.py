@@ -280,7 +280,7 @@ def test_sizes_that_contradict_each_other() -> None:
         session.run(None, {"a": ones(4), "b": ones(3)})
 
 
-def test_what_is_no_name_does_not_contradict_itself() -> None:
+def test_unnamed_dimensions_may_differ() -> None:
     """Exporters write "?" for each size that they do not know; both of an image are compiled for."""
     x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [-1, 3, "?", "?"])
     y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)

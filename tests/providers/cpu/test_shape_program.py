@@ -68,7 +68,7 @@ def test_native_values_are_those_of_python(size: dims.Known | None, a: int, b: i
     assert found == ([every[number]] if max(map(abs, every)) <= LARGEST else None)
 
 
-def test_what_is_too_long_is_not_gone_on_with() -> None:
+def test_overflowing_values_are_reported_as_bad() -> None:
     """A product that becomes the least word must not be divided by -1."""
     sizes = Sizes(("a", "b"))
     quotient = sizes.number(dims.floordiv(dims.product((2, A, A)), dims.sub(B, 1)))

@@ -113,7 +113,7 @@ def test_few_rows_read_the_same_weights(rows: int) -> None:
 
 @pytest.mark.parametrize("number", [np.inf, np.nan, MOST, LEAST])
 @pytest.mark.parametrize("place", [(0, 0), (99, 69), (50, 33)])
-def test_weights_that_parts_do_not_carry(number: float, place: tuple[int, int]) -> None:
+def test_weights_that_bf16_terms_cannot_represent(number: float, place: tuple[int, int]) -> None:
     a, b = random((40, 100), np.float32), random((100, 70), np.float32, 1)
     b[place] = number
     memory = Arrays({"rows": 40})

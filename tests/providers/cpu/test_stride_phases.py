@@ -82,7 +82,7 @@ def test_any_number_of_images(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
         (512, 32, 1, 7, False), (64, 64, 3, 64, False),
     ],
 )  # fmt: skip
-def test_where_it_pays(channels: int, filters: int, taps: int, size: int, pays: bool) -> None:
+def test_profitable_shapes(channels: int, filters: int, taps: int, size: int, pays: bool) -> None:
     """Rows of seven leave half of a tile empty, and those of 14 or 64 little; few filters are not worth the copy."""
     image = PackedImageLayout(1, 1, channels, (1, 2 * size, 2 * size), (0, 1, 1), (0, 1, 1))
     phases = StridePhases.of(image, (1, taps, taps), (1, 2, 2), (1, 1, 1), (1, size, size))
@@ -90,7 +90,7 @@ def test_where_it_pays(channels: int, filters: int, taps: int, size: int, pays: 
     assert phases.pays(channels // 32 * taps**2, filters, (1, size, size)) == pays
 
 
-def test_what_is_not_folded() -> None:
+def test_nodes_that_are_not_folded() -> None:
     image = PackedImageLayout(1, 1, 64, (1, 14, 14), (0, 1, 1), (0, 1, 1))
     window = (1, 3, 3), (1, 2, 2), (1, 1, 1), (1, 7, 7)
     assert StridePhases.of(image, *window) is not None

@@ -171,7 +171,7 @@ def test_a_fork_rebuilds_the_team() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_an_error_stops_the_walk_and_names_its_step(count: int) -> None:
+def test_an_error_stops_the_executor_and_names_its_step(count: int) -> None:
     table = StepTable(5, fail_at=3)
     table.run(count)
     assert table.slots[Context.ERROR] == Code.INDEX and table.slots[Context.ERROR_VALUE] == 3
@@ -200,7 +200,7 @@ def test_a_deadline_ends_a_run() -> None:
     assert table.slots[Context.ERROR] == Code.LATE
 
 
-def test_the_limit_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_names_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     free = runtime_team.limit()
     assert free.threads >= 1 and "CPUs" in free.reason
     monkeypatch.setattr(runtime_team, "_quota", lambda: 1)
@@ -223,7 +223,7 @@ def test_blocks_do_not_overlap_and_outlive_each_other() -> None:
     assert all((block == 7 * i).all() for i, block in enumerate(kept))
 
 
-def test_outputs_are_used_again_when_nobody_has_them() -> None:
+def test_memory_of_dead_outputs_is_reused() -> None:
     pool = Pool(most_nbytes=3 << 20)
     first = pool.empty((1024, 256), np.dtype("f"), 1 << 20)
     at, part = address(first), first[3:5]

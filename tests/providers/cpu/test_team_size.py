@@ -38,7 +38,7 @@ def trial_of(intervals: list[int], threads: int, expected_s: float) -> team_size
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_whoever_must_wait_does(seed: int) -> None:
+def test_barriers_order_dependent_steps(seed: int) -> None:
     rng = np.random.default_rng(seed)
     intervals = np.cumsum(rng.integers(0, 2, 12)).tolist()
     alone = rng.random(12) < rng.random()
@@ -53,7 +53,7 @@ def test_whoever_must_wait_does(seed: int) -> None:
     assert not alone.all() or not meets.any()
 
 
-def test_all_meet_in_front_of_a_control_step() -> None:
+def test_all_threads_meet_before_a_control_step() -> None:
     rows = rows_for(table_of([0, 1, 2, 2, 3], frozenset([1])), np.array([True, False, True, True, False]))
     assert rows[:, Row.BARRIER].tolist() == [NONE, CONTROL, NONE, NONE, MEET]
 
@@ -111,7 +111,7 @@ QUICK, SMALL, SLOW, LONG = 1e-6, 4e-6, 2e-5, 1e-3
         ([QUICK, 1e-5, QUICK, QUICK], None, None, 1, [ALL] * 4),
     ],
 )
-def test_the_quicker_way_stays(
+def test_the_faster_choice_is_kept(
     seconds: list[float], team_s: float | None, eager_s: float | None, choice: int, who: list[int]
 ) -> None:
     trial = trial_of([0, 1, 2, 3], 2, 1e-4)
@@ -127,7 +127,7 @@ def test_the_quicker_way_stays(
     assert trial.choice[1][:, Row.WHO].tolist() == who
 
 
-def test_long_runs_are_tried_by_the_team() -> None:
+def test_long_runs_try_the_whole_team() -> None:
     trial = trial_of([0, 1, 2], 4, 1.0)
     for i in range(team_size.TRIALS):
         assert trial.choice[0] == 4
@@ -207,7 +207,7 @@ def test_a_doubtful_choice_is_looked_at_soon() -> None:
         assert shape.runs_left == runs
 
 
-def test_runs_in_a_way_that_is_over_count_nothing() -> None:
+def test_measurements_after_a_decision_are_ignored() -> None:
     trial, seconds = trial_of([0, 1], 2, 1e-4), np.array([SLOW, SLOW])
     first = trial.choice
     for _ in range(team_size.TRIALS):
@@ -220,7 +220,7 @@ def test_runs_in_a_way_that_is_over_count_nothing() -> None:
     assert trial.is_over and trial.choice[0] == 2
 
 
-def test_frames_walk_the_rows_that_were_chosen_last() -> None:
+def test_frames_execute_the_step_table_chosen_last() -> None:
     part = part_of(parse("y = Add(x, x)", "float[n] x", "float[n] y"))
     executable = CpuProvider().compile(part)
     assert isinstance(executable, CpuExecutable)

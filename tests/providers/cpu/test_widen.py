@@ -101,7 +101,7 @@ TEXT = {"float16": "float16", "float32": "float", "int64": "int64"}
 
 
 @pytest.mark.parametrize("name", COMPARED)
-def test_an_image_is_equal_to_what_is_taken_from_it(name: str) -> None:
+def test_widened_images_equal_values_derived_from_them(name: str) -> None:
     """As if it were stored in half precision, whether it is or not. Many rows, so that reductions are stored."""
     body = f"a = Conv<pads = [1, 1, 1, 1]>(x, w0) {COMPARED[name]} z = Conv(a, v)"
     rng = np.random.default_rng(0)
