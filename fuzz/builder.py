@@ -122,7 +122,7 @@ class Builder:
         return self.add("Add", [half, self.constant(np.zeros_like(array))], array.dtype, array.shape)
 
     def pick(self, *, floats: bool = False, rank: int | None = None, known: bool = True, least: int = 0) -> V | None:
-        """A value of those that there are, late ones more often."""
+        """A random existing value, recent ones more often."""
         pool = [
             v
             for v in self.all_values()

@@ -86,7 +86,7 @@ def from_bytes(content: bytes) -> Case:
 
 
 def _store(file: zipfile.ZipFile, path: str, value: Any) -> Any:
-    """What stands for a value in the index: a file of a TensorProto, a list of such, null, or a map's pairs."""
+    """The entry of a value in the index: a TensorProto's file, a list of such, null, or a map's pairs."""
     if value is None:
         return None
     if isinstance(value, (list, tuple)):

@@ -107,7 +107,7 @@ def session_of(case: Case) -> Any:
 
 
 def laid_out(array: Any, layout: str) -> Any:
-    """An array with the same elements that lies in memory as told."""
+    """A copy of an array with the given memory layout."""
     if not isinstance(array, np.ndarray) or array.dtype == object:
         return array
     if layout == "fortran":
@@ -188,7 +188,7 @@ def fetched(session: Any, binding: Any) -> list[Any]:
 
 
 def bound(session: Any, feeds: dict[str, Any], how: str, watch: Watch) -> list[Any]:
-    """A run whose outputs go to memory of the caller's, of sizes that an ordinary run has told."""
+    """A run with outputs bound to caller's memory, with the sizes of an ordinary run."""
     expected = list(watch.run(lambda o: session.run(None, feeds, o)))
     if not all(isinstance(e, np.ndarray) and e.dtype != object for e in expected):
         return expected

@@ -57,7 +57,7 @@ def if_(b: Builder) -> V | None:
 
 @step(2)
 def loop(b: Builder) -> Any:
-    """A state or two, trips that only the run tells, elements that are collected; states may change their type."""
+    """One or two states, a number of trips known only in the run, scan outputs; states may change their type."""
     x = b.pick(known=True)
     if x is None or x.shape is None or x.size > 2_000:
         return None

@@ -12,7 +12,7 @@ FUZZERS = ("operators", "graphs", "models", "binding", "corpus")
 
 
 def case_of(fuzzer: str, seed: int, index: int, mutation: int | None = None) -> Case:
-    """The case that this name stands for."""
+    """The case of this name."""
     make: Callable[..., Case] = import_module(f"fuzz.{fuzzer}").case
     return make(seed, index, mutation)
 

@@ -1,4 +1,4 @@
-"""Graphs of several operators, with shapes and types that are open, stated or lies."""
+"""Graphs of several operators, with shapes and types that are open, stated correctly or stated wrongly."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def dressed(b: Builder, draw: Draw, name: str) -> Case:
 
 
 def said(draw: Draw, v: V, lies: float, statement: Statement) -> onnx.ValueInfoProto | None:
-    """What is stated of a value: nothing, its type, its shape in the statement's style, or a lie."""
+    """The stated type of a value: none, its type, its shape in the statement's style, or a wrong one."""
     if v.is_sequence:
         return None
     if draw.maybe(lies):

@@ -1,4 +1,4 @@
-"""What an outcome is worth beside the oracles' answers."""
+"""Compares outcomes with the oracles' answers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def judged(case: Case, index: int, outcome: Outcome, oracle: Oracle | None) -> V
 
 
 def compared(case: Case, run: Run, outcome: Outcome, results: list[Any], theirs: Any, oracle: Oracle) -> Verdict:
-    """Our results beside onnxruntime's, or the reference provider's where it has none; onnx.reference arbitrates."""
+    """Our results compared with onnxruntime's, else the reference provider's; onnx.reference arbitrates."""
     is_wild = run.kind in ("extreme", "out")
     has_numbers = not is_wild or (is_single(case) and not accumulates(case.operator))
 

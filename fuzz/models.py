@@ -20,7 +20,7 @@ from fuzz.drafts import NAMES, Operand, an_option, runs_of, wild
 from fuzz.draws import Draw
 
 FOLDER = "SARDONYX_FUZZ_MODELS"
-"""Names a folder of models to use beside the usual ones."""
+"""Names a folder of additional models."""
 PACKAGES = ("magika", "rapidocr_onnxruntime", "onnxruntime")
 WHOLE_NODES, MAX_NBYTES, MAX_ELEMENTS = 40, 20 << 20, 200_000
 

@@ -40,7 +40,7 @@ CPUS = ("host", "sapphirerapids", "skylake-avx512", "haswell", "x86-64", "neover
 
 @dataclass
 class Plan:
-    """What to run: fuzzers in turns, until so many cases or seconds are over."""
+    """What to run: fuzzers in rotation, up to a number of cases or seconds."""
 
     fuzzers: tuple[str, ...]
     seed: int = 0
@@ -114,7 +114,7 @@ class Runner:
         self._folder = Path(tempfile.mkdtemp(prefix="sardonyx-fuzz-"))
 
     def _make_blocks(self) -> Any:
-        """Blocks of indices, fuzzers and instruction sets in turns."""
+        """Blocks of indices, with fuzzers and instruction sets in rotation."""
         plan, number = self.plan, 0
         starts = dict.fromkeys(plan.fuzzers, plan.first)
         end = None if plan.models is None else plan.first + plan.models

@@ -6,7 +6,7 @@ not grow.
 Threads take random models and shapes. In between they make sessions and drop others that may be running, hold results
 for a while and look at them again, stop runs that would never end (a terminate flag, a timeout, a cancelled task), and
 fork children, which run the sessions of their parent and some of their own. A difference, an error that nobody asked
-for, a crash or a hang of a child, or memory that grows is a finding: each is told, and the program ends with 1.
+for, a crash or a hang of a child, or memory that grows is a finding: each is printed, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -279,7 +279,9 @@ def main() -> int:
     args = parser.parse_args()
     warnings.filterwarnings("ignore", ".*multi-threaded, use of fork", DeprecationWarning)
     faulthandler.enable()
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it tells of runs that end when their loop is gone
+    logging.getLogger("asyncio").setLevel(
+        logging.CRITICAL
+    )  # it reports runs that end after their event loop was closed
     models = [model_of(args.seed * 1000 + i) for i in range(args.models)]
     models += [model_in(path) for path in sorted(args.folder.glob("*.onnx"))] if args.folder else []
     cases = []

@@ -1,4 +1,4 @@
-"""The child that runs a block of cases, and tells the runner of each before it begins and when it has ended."""
+"""The child process that runs a block of cases, and reports each to the runner before and after it runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fuzz.judge import Verdict, judged
 from fuzz.oracle import Oracle
 
 NBYTES = 8 << 30
-"""What a worker may take beside what it has inherited."""
+"""Memory that a worker may take in addition to what it inherits."""
 PEAK_NBYTES = 1500 << 20
 """From where on the memory of one case is a finding."""
 MUTATIONS = 3

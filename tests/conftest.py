@@ -1,8 +1,8 @@
 """What every test may ask for: the axis switch, the folder of real models, the demo's model.
 
 SARDONYX_TEST_ALL=1    every axis in full: all optimization levels, all chips, slow cases
-SARDONYX_TEST_SLICE=N  which of many cases that are alike are run, to repeat a failure; see ``slices.py``
-SARDONYX_MODELS=DIR    real models to check against onnxruntime; a folder `shared/models` beside the checkout by default
+SARDONYX_TEST_SLICE=N  which of similar cases are run, to repeat a failure; see ``slices.py``
+SARDONYX_MODELS=DIR    real models to compare with onnxruntime; by default `shared/models` next to the checkout
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _leave(item: pytest.Item, why: str) -> None:
 
 
 def _on_other_chips(test: list[pytest.Item]) -> list[pytest.Item]:
-    """Where a test's ``cpu`` is None for the chip at hand: most of its cases for others, which share the rest."""
+    """For tests whose ``cpu`` is None for the host: whether most of its cases are left to other chips."""
     chips = [item.callspec.params.get("cpu", "") if hasattr(item, "callspec") else "" for item in test]
     if None not in chips:
         return []

@@ -1,4 +1,4 @@
-"""Sardonyx behind ONNX's backend interface. (The whole of ONNX's suite is in tests/conformance.)"""
+"""Sardonyx as an ONNX backend. (The whole of ONNX's suite is in tests/conformance.)"""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_links_point_at_files(document: Path) -> None:
 
 @pytest.mark.parametrize("name", ["architecture", "cpu-provider", "decisions", "glossary"])
 def test_files_that_documents_name_exist(name: str) -> None:
-    """Paths with a folder, below the package, the CPU provider or the repository; ``cpu/`` stands for the provider."""
+    """Paths with a folder, below the package, the CPU provider or the repository; ``cpu/`` means the provider."""
     package = ROOT / "src" / "sardonyx"
     places = [
         ROOT,

@@ -59,7 +59,7 @@ def thread_that(job: Callable[[threading.Event], object]) -> Iterator[None]:
 
 
 def holds(held: AbstractContextManager[Any], until: threading.Event | None = None) -> Callable[[threading.Event], None]:
-    """Holds it until it is told, or for a while."""
+    """Holds a lock until told to stop, or for a while."""
 
     def hold(begun: threading.Event) -> None:
         with held:

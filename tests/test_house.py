@@ -21,7 +21,7 @@ HEAVY = (
 
 
 def ours() -> Iterator[Path]:
-    """Every text file of the tree that is not somebody else's or made by a tool."""
+    """Every text file of the tree that was not generated and is not third-party."""
     for path in sorted(ROOT.rglob("*")):
         parts = path.relative_to(ROOT).parts
         hidden = any(p.startswith(".") and p != ".ci" for p in parts[:-1])

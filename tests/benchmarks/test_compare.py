@@ -83,7 +83,7 @@ def test_milliseconds(seconds: float, wanted: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with one case: relu(x @ w) @ v, whose told answers are numpy's."""
+    """A folder with one case: relu(x @ w) @ v, whose stored answers are numpy's."""
     w, v = (RNG.standard_normal(shape).astype(np.float32) for shape in ((8, 16), (16, 3)))
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"]),

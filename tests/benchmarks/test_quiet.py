@@ -29,7 +29,7 @@ def test_a_core_is_quiet_if_loads_cost_little(
 
 
 def test_hardware_threads_of_one_core_make_no_team(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cores 0 and 1 are one, and so are 2 and 3; somebody else is at 4."""
+    """CPUs 0 and 1 are one core, and so are 2 and 3; another process uses 4."""
     probe, here, at_work = Probe(isa.named("sapphirerapids"), is_small=True), threading.local(), set[int]()
 
     def seconds(_: int) -> float:

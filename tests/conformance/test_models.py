@@ -88,7 +88,7 @@ def own_difference(path: Path, feeds: dict[str, Any]) -> float:
 
 
 def reference(path: Path, level: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Feeds and expected outputs: those stored beside the model, else onnxruntime's."""
+    """Feeds and expected outputs: those stored with the model, else onnxruntime's."""
     stored = path.parent / "ref" / f"{path.stem}.npz"
     if stored.exists() and path.stem not in QUANTIZED:
         arrays = dict(np.load(stored))

@@ -37,7 +37,7 @@ def at_level(level: str) -> ort.SessionOptions:
 
 
 def run_case(case: Case, options: ort.SessionOptions, spreads: Callable[[Case, list[Any]], list[Any]] = exact) -> None:
-    """``spreads`` says how far each output may be from the expected one, beside the case's tolerances."""
+    """``spreads`` says how far each output may be from the expected one, in addition to the case's tolerances."""
     model = case.model()
     session = ort.InferenceSession(model.SerializeToString(), options)
     sets = list(case.data_sets())

@@ -94,7 +94,7 @@ def test_a_case_is_kept_with_every_kind_of_feed(tmp_path: Path) -> None:
 
 
 def test_planted_defects_are_found(tmp_path: Path) -> None:
-    """A planted wrong answer, a foreign exception and a crash are told apart."""
+    """A planted wrong answer, a foreign exception and a crash are distinguished."""
     done = run("--planted")
     assert done.returncode == 0, done.stdout + done.stderr
 

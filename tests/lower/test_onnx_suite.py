@@ -58,7 +58,7 @@ def test_cases_answer_as_the_suite_expects() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("narrow", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
 def test_results_of_narrow_floats_have_the_type_of_their_memory(narrow: int) -> None:
-    """Else they would be written over what lies behind; rules that do so are refused."""
+    """Otherwise they would overwrite adjacent memory; rules that do so are refused."""
     ran = 0
     for case in onnx_cases.every():
         proto = copy.deepcopy(case.model())

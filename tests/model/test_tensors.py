@@ -88,7 +88,7 @@ def sparse(name: str, indices: Any) -> onnx.SparseTensorProto:
 @pytest.mark.parametrize("indices", [[1, 5], [[0, 1], [1, 2]]], ids=["linear", "coordinates"])
 @pytest.mark.parametrize("level", ["disabled", "all"])
 def test_sparse_constants(indices: Any, level: str) -> None:
-    """As initializer, as Constant node, and in a subgraph: dense for whoever reads them."""
+    """As initializer, as Constant node, and in a subgraph: readers get dense tensors."""
     branch = helper.make_graph(
         [node("Mul", "t x", "u")], "b", [], [untyped("u")], sparse_initializer=[sparse("t", indices)]
     )

@@ -34,7 +34,7 @@ def masks(kind, keys):
 def test_attention(mask, unidirectional, past):
     state = normal(2, BATCH, HEADS, past, SIZE) if past else None
     inputs = (normal(BATCH, NEW, 6), normal(6, 3 * WIDTH), normal(3 * WIDTH), masks(mask, NEW + past), state)
-    # Scores 10,000 below zero have three digits after the point left in f32.
+    # Scores near -10,000 have three decimals in f32.
     tolerance = 1e-3 if mask == "nothing" else 2e-5
     flags = {"num_heads": HEADS, "unidirectional": unidirectional}
     agree("Attention", *inputs, outputs=2, tolerance=tolerance, **flags)

@@ -1,4 +1,4 @@
-"""com.microsoft.Tokenizer beside onnxruntime, on texts, patterns and shapes of every kind."""
+"""com.microsoft.Tokenizer compared with onnxruntime, on texts, patterns and shapes of every kind."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def contradiction(value: Value, facts: Facts, types: dict[Value, Any], array: An
 
 
 def _evaluated(d: Any, sizes: dict[str, int]) -> Any:
-    """A number, or None for what depends on a size that only the run tells."""
+    """A number, or None if it depends on a size that is known only in the run."""
     if isinstance(d, str) and not set(dims.names(d)) <= sizes.keys():
         return None
     return dims.evaluate(d, sizes) if isinstance(d, str) else d

@@ -39,7 +39,7 @@ LONG = {"style__fns-candy"}
 
 
 def stored(path: Path) -> dict[str, Any] | None:
-    """The feeds that lie beside a model, where they do."""
+    """The feeds that are stored with a model, if any."""
     for beside in (path.with_suffix(".npz"), path.parent / "ref" / f"{path.stem}.npz"):
         if beside.exists():
             arrays = np.load(beside)

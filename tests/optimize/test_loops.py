@@ -15,7 +15,7 @@ STEP = "{ co = Identity(c) so = MatMul(s, w) wo = Identity(w) z = Relu(so) }"
 
 
 def looped(body: str, results: str = "y, v, zs", outputs: str = "float[2,3] y, float[n,2,3] zs") -> Model:
-    """A Loop of three turns over x (2, 3), carrying x and the weights v0 (3, 3)."""
+    """A Loop of three trips over x (2, 3), carrying x and the weights v0 (3, 3)."""
     model = from_text(
         f'<ir_version: 10, opset_import: ["" : 21]> g (float[2,3] x, float[3,3] v0) => ({outputs}) {{ '
         "n = Constant<value_int=3>() t = Constant<value_int=1>() on = Cast<to=9>(t) "
@@ -99,7 +99,7 @@ def test_nodes_that_can_fail_are_not_hoisted() -> None:
 
 
 def read(product: str, *, row: str = "Gather(x, i)") -> Model:
-    """A Loop of four turns, each adding what a product makes of a row of x (4, 2, 3) and of a weight (3, 5)."""
+    """A Loop of four trips, each adding the product of a row of x (4, 2, 3) and a weight (3, 5)."""
     model = from_text(
         '<ir_version: 10, opset_import: ["" : 21]> g (float[4,2,3] x, float[2,5] s0) => (float[2,5] y) '
         "<float[3,5] w = {" + ",".join(str(n / 7) for n in range(-7, 8)) + "}> "

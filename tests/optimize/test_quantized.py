@@ -66,7 +66,7 @@ def feeds_for(model: onnx.ModelProto) -> dict[str, Any]:
 
 
 def agree(model: onnx.ModelProto, step: float = 1.0, rtol: float = 1e-4) -> sardonyx.optimize.api.Optimized:
-    """The model spelled; what it gives in onnxruntime and here lies within ``step`` of the original, or ``rtol``."""
+    """The model in onnxruntime's spelling; results there and here are within ``step`` of the original, or ``rtol``."""
     ort = pytest.importorskip("onnxruntime")
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

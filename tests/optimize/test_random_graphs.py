@@ -221,7 +221,7 @@ def movement(m: Maker) -> Value:
 
 
 def reduced(m: Maker) -> Value:
-    """What brings an axis down to 1: softmax, norms and means written out."""
+    """Written-out reductions of an axis: softmax, norms and means."""
     op, x = m.op, m.any()
     exp = op.Exp(m.pick(lambda: m.bounded(x), lambda: op.Sub(x, op.ReduceMax(x, [-1], keepdims=1)))())
     return m.pick(
@@ -268,7 +268,7 @@ def chained(m: Maker) -> Value:
 
 
 def products(m: Maker) -> Value:
-    """Products with turned operands, and what follows a Gemm."""
+    """Products with transposed operands, and operators after a Gemm."""
     op, x, y = m.op, m.any(), m.any()
     flat = op.Reshape(x, [-1, WIDTH])
     scale, positive = m.weight(WIDTH), m.const(m.rng.uniform(0.5, 2.0, WIDTH))

@@ -152,7 +152,7 @@ def test_dimensions_are_expressions_of_those_of_the_inputs(case: str) -> None:
 
 
 def assert_holds(model: Model) -> None:
-    """Every dimension and every element that the walk knows is what a run gives."""
+    """Every inferred dimension and element equals that of a run."""
     facts, graph = Facts(), model.graph
     facts.walk(graph)
     values: list[Value] = [out for node in graph.nodes for out in node.outputs if out.shape is not None]
@@ -371,7 +371,7 @@ EMPTY = ({"N": 0, "S": 3, "H": 8}, {"N": 2, "S": 0, "H": 8})
 
 
 def test_a_constant_target_serves_empty_tensors_too() -> None:
-    """[N, S, 64] to heads copies N and S; a -1 beside them would not do for N = 0."""
+    """[N, S, 64] to heads copies N and S; with a -1 in addition it would fail for N = 0."""
     body, inputs, _ = FOLDED["split into heads"]
     model, _ = folded(body, inputs=inputs, outputs="float y", check=SIZES + EMPTY)
     target = next(iter(model.graph.nodes)).inputs[1]

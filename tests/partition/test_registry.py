@@ -68,7 +68,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
-    """A distribution that brings a provider, as pip would leave it."""
+    """An installed distribution with a provider."""
     info = folder / "acme-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")

@@ -1,4 +1,4 @@
-"""Steps before and behind models: against Pillow and numpy outside, and onnxruntime on the model that was written."""
+"""Steps before and after models, compared with Pillow and numpy, and with onnxruntime on the same model."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_old_models_are_upgraded_to_the_opset_of_the_steps(tmp_path: Path) -> No
     np.testing.assert_allclose(made, peer(model).run(None, {"image": pixels})[0], atol=2e-2)
 
 
-# -- behind
+# -- after the model
 
 
 SCORES = (

@@ -67,7 +67,7 @@ def test_operands_that_do_not_broadcast_are_refused() -> None:
     assert both is not None
     evaluate = sizes.compiled(sizes.number(both))
     assert evaluate((1, 5)) == 5 and evaluate((4, 1)) == 4
-    for function in (evaluate, sizes.compiled(0)):  # whether or not somebody asks for the value
+    for function in (evaluate, sizes.compiled(0)):  # even if the value is not requested
         with pytest.raises(SizesDiffer, match="do not broadcast"):
             function((2, 3))
 

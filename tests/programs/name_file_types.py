@@ -1,6 +1,6 @@
 """Lets magika name the type of four small files.
 
-The model takes variances as differences of squares: its scores are good for three digits in f32, whoever computes them.
+The model takes variances as differences of squares: its scores have three correct digits in f32 on any engine.
 """
 
 from magika import Magika

@@ -136,7 +136,7 @@ LATER = ("started", "run", "explained", "contradicted")
 
 
 def changing(moment: str, change: Callable[[], None]) -> Callable[[], bool]:
-    """Let a change happen after the next call; gives what takes that back and tells whether it happened."""
+    """Make a change after the next call; returns a function that undoes it and says whether it happened."""
     home, name = MOMENTS[moment]
     plain = getattr(home, name)
     pending = [change]

@@ -45,7 +45,7 @@ def test_columns(theirs: Any, bits: int, dtype: Any, symmetric: bool) -> None:
                 scales, points = np.zeros((n, blocks), dtype), np.zeros((n, -(-blocks // per_byte)), np.uint8)
                 quantize = getattr(module, f"quantize_matmul_{bits}bits")
                 assert quantize(codes, w, scales, points, block, n, k, symmetric) is None
-                # what lies in the last byte beyond the last row is not defined
+                # the last byte beyond the last row is undefined
                 results.append((fields(codes, bits).reshape(n, -1)[:, :k], scales, points))
             for mine, other in zip(*results, strict=True):
                 np.testing.assert_array_equal(mine, other)

@@ -1,4 +1,4 @@
-"""``explain()`` tells what the optimizer and the providers rewrote and where they declined; ``explain(stage="cpu")``
+"""``explain()`` lists what the optimizer and the providers rewrote and where they declined; ``explain(stage="cpu")``
 names the kernels of every compiled part and the variants that were chosen."""
 
 from __future__ import annotations

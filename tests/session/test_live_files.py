@@ -96,7 +96,7 @@ def test_descriptors_are_closed_with_the_session(file: Path) -> None:
 
 
 def test_a_buffer_that_its_owner_changes(tmp_path: Path) -> None:
-    """A model in memory that somebody may change is copied."""
+    """A model in a mutable buffer is copied."""
     data = bytearray(live_files.write(tmp_path / "model.onnx", "built").read_bytes())
     session = sx.InferenceSession(onnx.ModelProto.FromString(bytes(data)).SerializeToString())
     plain = session.run(None, live_files.feed())

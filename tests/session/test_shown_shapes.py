@@ -1,4 +1,4 @@
-"""What sessions tell of the shapes of inputs and outputs, as onnxruntime tells it."""
+"""The shapes that sessions report for inputs and outputs, compared with onnxruntime's."""
 
 from __future__ import annotations
 

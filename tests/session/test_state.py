@@ -73,7 +73,7 @@ def bound(session: sx.InferenceSession, capacity: int | None, batch: int = 1) ->
 
 
 def by_copying(session: sx.InferenceSession, tokens: list[Array]) -> list[list[Array]]:
-    """Every output of each step, the present handed on by the caller."""
+    """Every output of each step; the caller feeds the state back."""
     past, told = empty(session, len(tokens[0])), []
     for x in tokens:
         results = session.run(None, {"x": x, **past})

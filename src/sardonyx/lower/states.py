@@ -39,7 +39,7 @@ def hold(low: Lowering, state: State) -> None:
 
 
 def require_appended(low: Lowering, state: State) -> None:
-    """Refuse a part that writes to the state anywhere but behind the past."""
+    """Refuse a part that writes to the state anywhere but after its past elements."""
     whole = low.view(state.present)
     if whole is not low.kept.get(state.present):
         raise Refused(f"{state.present.name} does not have a storage of its own")

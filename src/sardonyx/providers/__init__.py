@@ -1,1 +1,1 @@
-"""Ways to run nodes."""
+"""Providers: backends that run nodes."""

@@ -1,4 +1,4 @@
-"""Serialization of executables: plain values and arrays, from which they are made again without the model."""
+"""Serialization of executables to plain values and arrays; deserialization does not need the model."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ Serialized = tuple[str, Any]
 
 
 class Serializer:
-    """Turns executables into plain values and gathers their arrays."""
+    """Converts executables to plain values and collects their arrays."""
 
     def __init__(self, file: object = None) -> None:
         """``file`` identifies the model's file, from which large arrays may be read again instead of being stored."""
         self._file = file
         self.arrays: list[Any] = []
         self.sources: list[Source | None] = []
-        """For each array, where the model's file has the tensor that it is packed from."""
+        """For each array, the tensor in the model's file that it is packed from, if any."""
         self._deferred: set[str] = set()
 
     def chain(self, made: Any) -> tuple[Any, ...]:
-        """Of the parts of a graph, or of a dynamic partition."""
+        """Serialize the parts of a graph, or of a dynamic partition."""
         chain: Chain | None = getattr(made, "chain", None)
         if chain is None:
             raise NotSerializable(f"{type(made).__name__} cannot be serialized")
@@ -58,7 +58,7 @@ class Serializer:
     def _with_arrays(
         self, plain: dict[str, Any], arrays: Sequence[Any], sources: Sequence[Source | None] | None = None
     ) -> tuple[dict[str, Any], int, int]:
-        """Plain values, and where their arrays are."""
+        """Plain values, and the indices of their arrays."""
         first = len(self.arrays)
         self.arrays += arrays
         self.sources += sources or [None] * len(arrays)
@@ -70,7 +70,7 @@ class ObjectMissing(Exception):
 
 
 class Deserializer:
-    """Makes executables of plain values. A run that needs more than was stored raises ``ModelNeeded``."""
+    """Creates executables from plain values. A run that needs more than was stored raises ``ModelNeeded``."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Deserializer:
         provider: CpuProvider,
         find: Callable[[str, SpecializationKey], Executable | None] | None,
     ) -> None:
-        """``find`` gives a kind of the nodes of a name, if it was kept; None where no nodes wait for a run."""
+        """``find`` returns a cached specialization by name and key; None if no nodes are specialized in runs."""
         self._arrays, self._provider, self._find = arrays, provider, find
 
     def chain(self, plain: Any) -> Chain:

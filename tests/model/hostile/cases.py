@@ -29,7 +29,7 @@ class Case:
 
 
 def node(op_type: str, inputs: str, outputs: str = "y", *, domain: str = "", **attrs: Any) -> onnx.NodeProto:
-    """A node; inputs and outputs are words, ``_`` stands for one left out."""
+    """A node; inputs and outputs are words, ``_`` means an omitted one."""
     named = [["" if w == "_" else w for w in words.split()] for words in (inputs, outputs)]
     return helper.make_node(op_type, *named, domain=domain, **attrs)
 
@@ -55,7 +55,7 @@ def model(
     functions: Sequence[onnx.FunctionProto] = (),
     imports: dict[str, int] | None = None,
 ) -> onnx.ModelProto:
-    """x: float[2] -> y, unless told otherwise. Constants are tensors or sparse tensors."""
+    """x: float[2] -> y by default. Constants are tensors or sparse tensors."""
     graph = helper.make_graph(
         [nodes] if isinstance(nodes, onnx.NodeProto) else list(nodes),
         "g",

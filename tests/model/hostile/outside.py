@@ -1,4 +1,4 @@
-"""External data that lies elsewhere, is something else, or is not there."""
+"""External data outside the folder, of another kind, or missing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def case(
     error: str | None = "Fail",
     **keys: Any,
 ) -> Case:
-    """A model in ``home`` that names ``location``; ``prepare`` fills the folders. Beside ``home`` lies a secret."""
+    """A model in ``home`` that names ``location``; ``prepare`` fills the folders. A secret lies next to ``home``."""
 
     def write(folder: Path) -> str:
         home = folder / "home"

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from model.hostile.cases import Case
 
 USUAL_S, SLOWEST = 0.03, 3.0
-"""Of processor time for 300,000 squares on a core of its own, at most; and by what others may lengthen it."""
+"""Of processor time for 300,000 squares on an idle core, at most; and by what others may lengthen it."""
 LONG_S, TOO_LONG_S = 1.0, 1.8
 """From the first on it is asked how slow the core is, from the second on a case may try again."""
 WAYS = (("disabled", False), ("all", False), ("all", True))

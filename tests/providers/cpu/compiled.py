@@ -1,4 +1,4 @@
-"""Graphs in text, compiled and run by hand on any chip, with any number of threads that take turns."""
+"""Graphs in text, compiled and run without a session on any chip, with any number of simulated threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups run by hand: arrays in, arrays out, on threads that take turns."""
+"""Runs groups without a session: arrays in, arrays out, on simulated threads."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def x86_assembly(spec: Spec, chip: Isa) -> str:
 
 
 def by_pixel(array: Array, room: int = 0) -> Array:
-    """The same numbers with channels as neighbours, in memory that holds others beside them."""
+    """The same elements in NHWC, in memory with room for further channels."""
     last = np.moveaxis(array, 1, -1)
     held = np.full((*last.shape[:-1], last.shape[-1] + room), 7, array.dtype)
     held[..., : last.shape[-1]] = last
@@ -58,7 +58,7 @@ def by_pixel(array: Array, room: int = 0) -> Array:
 
 
 class Memory:
-    """The arrays behind storages, and the numbers behind names of sizes."""
+    """The arrays of storages, and the values of symbolic sizes."""
 
     garbage = b"\x77"
     """What new memory is full of."""

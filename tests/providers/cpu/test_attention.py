@@ -151,7 +151,7 @@ def compiled(text: str, inputs: str, outputs: str) -> CpuExecutable:
 
 @pytest.fixture
 def no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The chip at hand, but for its tiles, which take few rows, too."""
+    """The host without tiles, which would take few rows too."""
     chip = replace(isa.current(), amx=False)
     monkeypatch.setattr(isa, "current", lambda: chip)
 

@@ -77,7 +77,7 @@ def test_against_onnx(name: str, cpu: str | None) -> None:
 
 @pytest.mark.parametrize("name", ["stride 2", "stride 2, a long row", "several blocks"])
 def test_blocks_of_few_rows(name: str) -> None:
-    """With a cache in which a strip has few rows: tiles of rows do not fit some blocks."""
+    """With a small cache, so that blocks have few rows and tiles of rows do not divide some of them."""
     made = CASES[name]
     feeds = made.feeds()
     for nbytes in (1 << 11, 1 << 13):

@@ -42,7 +42,7 @@ class Case:
     """Behind it; as in front where they are left out."""
     dtype: Any = np.float32
     room: int = 0
-    """Further channels that the memory of the image and the result holds beside these."""
+    """Further channels in the memory of the image and the result."""
 
     @property
     def window(self) -> Window:
@@ -220,7 +220,7 @@ def _view_of(run: Run, name: str) -> View:
 
 
 def test_nchw_images_take_the_other_kernel() -> None:
-    """Where channels of the result, or of what is read beside it, are not neighbours."""
+    """If channels of the result, or of another operand, are not contiguous."""
     run = Run(CASES["3x3"])
     memory, out = run.memory, run.case.out
     x, y = memory.input(by_pixel(run.x)), memory.output(out, np.float32)

@@ -42,7 +42,7 @@ def exact(x: Array, w: Array, stride: int, pad: int, dilation: int = 1) -> tuple
 
 
 class Problem:
-    """A convolution behind a window that leaves the image as it is, pixel by pixel, or ``before`` that does."""
+    """A convolution after one that writes the image in NHWC, or after ``before``."""
 
     def __init__(
         self, w: Array, size: tuple[int, int, int], *, stride: int = 1, pad: int = 0, dilation: int = 1,

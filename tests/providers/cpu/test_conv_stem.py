@@ -46,7 +46,7 @@ def test_against_onnx(name: str, cpu: str | None) -> None:
 
 
 def test_an_infinity_affects_only_windows_that_contain_it() -> None:
-    """Padding is zero times any weight, and columns beside a block are not looked at."""
+    """Padding is zero times any weight, and columns outside a block are not checked."""
     case = Case((1, 3, 12, 120), (16, 3, 3, 3), "pads = [1, 1, 1, 1], strides = [2, 2]")
     feeds = feeds_of(case)
     feeds["x"][0, 1, 5, 64], feeds["x"][0, 2, 11, 119] = np.inf, np.nan

@@ -82,7 +82,7 @@ class Block:
 
     @property
     def convolutions(self) -> list[bool]:
-        """For each step that is one on tiles, whether it has another beside it."""
+        """For each convolution on tiles, whether it is a summed pair."""
         steps = [step.spec for step in self.compiled.steps if step.spec.name == "conv_amx"]
         return [dict(spec.statics)["has_second"] for spec in steps]
 

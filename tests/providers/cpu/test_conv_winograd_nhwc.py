@@ -63,6 +63,6 @@ def test_between_others(body: str, count: int, chip: str | None) -> None:
     ],
 )
 def test_unprofitable_shapes(channels: int, size: tuple[int, int, int], chip: str) -> None:
-    """Few channels, few pixels beside many weights, columns of one, tiles, few registers; batches are many pixels."""
+    """Few channels, few pixels for their weights, columns of one, tiles, few registers; batches are many pixels."""
     assert NAME not in kinds(compiled(random(64, channels, 3, 3), size, SAME, chip))
     assert (NAME in kinds(compiled(random(64, channels, 3, 3), (4, *size[1:]), SAME, chip))) == (size[1] == 7)

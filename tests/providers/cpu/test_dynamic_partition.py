@@ -1,4 +1,4 @@
-"""Parts in which data decide ranks and sizes: cut, compiled when a run tells, and kept for the next."""
+"""Parts with data-dependent ranks and sizes: cut, compiled in a run, and cached."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_operands_that_make_no_sense_are_refused(body: str, operand: list[int]) 
 
 @pytest.mark.parametrize("turns", ["t = Transpose<perm = [1, 0]>(x)", "s = Neg(x) t = Transpose<perm = [1, 0]>(s)"])
 def test_results_after_a_data_dependent_size_are_transposed_in_place(turns: str) -> None:
-    """Not before, which would be a copy of all; what is read in front of it, and by the caller, stays."""
+    """Not before the cut, which would copy everything; values that earlier nodes and the caller read are unchanged."""
     body = f"{turns} m = ReduceMax<keepdims = 0>(t, a) z = NonZero(c) i = Squeeze(z, o) y = Gather(t, i)"
     inputs = "float[20,300] x, int64[1] a, bool[300] c, int64[1] o"
     made = session(body, inputs, "float[n,20] y, float[300] m")

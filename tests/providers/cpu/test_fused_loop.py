@@ -131,7 +131,7 @@ def test_types(numpy_type: Any) -> None:
 
 
 def test_frames_of_a_signal_are_longer_than_a_number() -> None:
-    """A stride that is 0 for short sequences is no reason to put its axis behind that of neighbours."""
+    """An axis whose stride is 0 for short sequences must not be ordered after the contiguous axis."""
     frames = dims.known(dims.sub(dims.floordiv(dims.add(dims.symbol("samples"), 64), 128), 1))
     assert frames is not None and typical(frames) > 1
     assert [typical(d) for d in (0, 1, 7, dims.symbol("n"))] == [0, 1, 7, 64]
@@ -219,7 +219,7 @@ def test_softmax(machine: str | None) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_softmax_across_rows(machine: str | None) -> None:
-    """The reduced axis is not the one that lies together."""
+    """The reduced axis is not the contiguous one."""
     for n in (1, 5, 16, 67, 130):
         x = (floats(2, 7, n) * 3).transpose(0, 2, 1)
         (y,) = run([x], softmax(), [(x.shape, "f")], reduced=1, order=(0, 2, 1), threads=3, machine=machine)
@@ -343,7 +343,7 @@ def test_nhwc_images_are_traversed_in_memory_order(shape: tuple[int, ...], room:
 
 
 def test_division_by_extreme_sums() -> None:
-    """Products with a reciprocal, where 1 / divisor would overflow, vanish or lose digits."""
+    """Products with a reciprocal, where 1 / divisor would overflow, vanish or lose precision."""
     e = Expression((f32,), (Reduce("max", 0, f32), Apply(DIV, (0, 1), f32)), (2,))
     tops = np.array([1e-40, 1e-45, 3e38, np.inf, 0.0, 1.0, 1e-30], "f")
     x = (tops[:, None] * np.array([1, 0.5, 0.25], "f")).astype("f")

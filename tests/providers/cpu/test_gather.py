@@ -1,4 +1,4 @@
-"""Gather and Fill: indices from both ends, any axis, strided views, and what lies outside."""
+"""Gather and Fill: indices from both ends, any axis, strided views, and indices out of range."""
 
 from __future__ import annotations
 

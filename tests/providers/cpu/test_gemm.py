@@ -44,7 +44,7 @@ class Arrays(Memory):
         self._flat[storage.number] = array.reshape(-1)
 
     def constant(self, array: Array) -> View:
-        """A view of a constant; a transposed array is a transposed view of one that lies in order."""
+        """A view of a constant; a transposed array is a transposed view of a contiguous one."""
         axes = np.argsort([-s for s in array.strides], kind="stable")
         tensor = Tensor.of(np.ascontiguousarray(array.transpose(axes)))
         storage = Storage("constant", tensor.dtype, array.size, tensor=tensor)
@@ -246,7 +246,7 @@ def gelu(x: Array) -> Array:
 
 @dataclass
 class Case:
-    """An expression of the sums and further operands, by shape, beside its meaning."""
+    """An expression of the sums and further operands, by shape, with its meaning."""
 
     shapes: tuple[tuple[int, ...], ...]
     steps: tuple[Apply, ...]

@@ -191,7 +191,7 @@ def test_top_k_of_every_type(dtype: str) -> None:
     agree(text, [x])
 
 
-# What lies outside
+# Indices out of range
 
 
 @pytest.mark.parametrize("index", [3, -4, 1 << 40])

@@ -1,4 +1,4 @@
-"""The loops behind the machine's limits do the work that they are timed for."""
+"""The loops that measure the machine's limits do the work that they are timed for."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ CASES = {
 
 
 def at_offset(offset: int) -> Callable[[Memory, Storage], None]:
-    """Memory that begins some bytes behind a cache line's border."""
+    """Memory that begins some bytes after the start of a cache line."""
 
     def allocate(self: Memory, storage: Storage) -> None:
         nbytes = self.number(storage.elements) * storage.dtype.itemsize

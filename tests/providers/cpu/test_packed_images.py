@@ -91,7 +91,7 @@ def test_fewer_terms_round(terms: int, bound: float) -> None:
 
 TIES = np.array([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, 1.5 + 2**-8], np.float32)
 EVEN = np.array([1, 1 + 2**-6, -1, 1.5], np.float32)
-"""What lies between two numbers of bf16, and the even one of them."""
+"""Ties between two bf16 numbers, and the even one of each."""
 
 
 def test_one_term_rounds_to_even() -> None:
@@ -230,7 +230,7 @@ def test_pixels_finished_between_products_have_the_same_bits(
 ) -> None:
     net = Net(BLOCKS[name], "medium", channels)
     statics = [dict(step.spec.statics) for step in net.compiled.steps if step.spec.name == "conv_amx"]
-    assert [found["pace"] for found in statics] == paces  # of the last results, which lie plane by plane, none
+    assert [found["pace"] for found in statics] == paces  # none for the last results, which are NCHW
     monkeypatch.setattr(on_tiles, "pace_of", lambda *_, **__: 0)
     behind = Net(BLOCKS[name], "medium", channels)
     got, want = net.run(checked=True), net.expected()
@@ -243,12 +243,12 @@ def test_pixels_finished_between_products_have_the_same_bits(
 @pytest.mark.parametrize(
     ("name", "words", "is_dense", "is_line"),
     [
-        ("rows as one", [1, 1, 1, 1], [True] * 4, [True] * 4),  # a residual lies as the result does
+        ("rows as one", [1, 1, 1, 1], [True] * 4, [True] * 4),  # a residual has the result's layout
         ("padded", [1, 1, 2, 1], [True, False, True, False], [False] * 4),  # 3 x 3 taps drop pixels between rows
     ],
 )
 def test_pixel_tables(name: str, words: list[int], is_dense: list[bool], is_line: list[bool]) -> None:
-    """As little as steps need to find them: one word for what lies alike, and none for the bias."""
+    """The tables have one word for operands with equal strides, and none for the bias."""
     steps = Net(BLOCKS[name], "medium", 64).compiled.steps
     statics = [dict(step.spec.statics) for step in steps if step.spec.name == "conv_amx"]
     told = [found["places"] for found in statics if found["pace"]]
@@ -293,7 +293,7 @@ A_SLICE = """
 @pytest.mark.parametrize("precision", ["medium", "high", "highest"])
 @pytest.mark.parametrize("body", [AS_PLANES, A_SLICE], ids=["as planes", "a slice"])
 def test_readers_of_another_view_of_an_image_get_f32(body: str, precision: str) -> None:
-    """Of small images, results that lie pixel by pixel are those of one image whose planes they are."""
+    """The NHWC results of a batch of small images form one image in which each is a plane."""
     net = Net(body, precision, 64, size=(3, 64, 5, 5))
     got, want = net.run(checked=True), net.expected()
     error = {"medium": 0.012, "high": 2e-5, "highest": 1e-6}[precision]

@@ -1,4 +1,4 @@
-"""What matrix products hand on in tiles: the same bits as through memory, and who still needs numbers."""
+"""Packed results of matrix products: the same bits as through plain memory, and readers that need f32."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def test_special_numbers_in_rows(precision: str, column: int) -> None:
         )
 
 
-# -- who hands on what
+# -- which producers pack
 
 MEANING = {
     "MatMul": np.matmul,
@@ -340,7 +340,7 @@ def test_products_that_differ_in_where_they_run_do_not(monkeypatch: pytest.Monke
 
 
 def test_branches_read_numbers() -> None:
-    """A packed result serves products beside its producer; those in branches split the numbers."""
+    """A packed result serves products in its producer's scope; those in branches split the f32 numbers."""
     body = """
         h = MatMul(x, w0) a = MatMul(h, w1)
         b = If (c) <then_branch = t () => (float[64,64] p) { p = MatMul(h, w1) },

@@ -95,7 +95,7 @@ def test_depthwise_convolutions_see_one_part(name: str, channels: int) -> None:
     got = net.run(checked=channels == 50)
     assert error(got, net.expected()) < BOUNDS["medium"]
     np.testing.assert_array_equal(net.run(threads=3), got)
-    if name == "dilation":  # the reference multiplies what lies between taps by zeros, and makes NaN of Inf there
+    if name == "dilation":  # the reference multiplies elements between taps by zero, which turns Inf into NaN
         return
     net.feeds["x"][1, 7, 4, 4] = np.inf
     net.feeds["x"][0, 7, 2, 2] = np.nan

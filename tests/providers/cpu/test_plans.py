@@ -1,4 +1,4 @@
-"""Plans are kept up to so many bytes, and runs of all shapes take turns in the session's arenas."""
+"""Plans are cached up to a number of bytes, and runs of all shapes share the session's arenas."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tests.providers.cpu.running import Array, Memory, by_pixel
 
 @dataclass(frozen=True)
 class Case:
-    """An image under a window; pads are ONNX's: those in front of all axes, then those behind."""
+    """An image under a window; pads are ONNX's: all begins, then all ends."""
 
     x: tuple[int, ...]
     kernel: tuple[int, ...]

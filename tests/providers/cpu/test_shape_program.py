@@ -1,4 +1,4 @@
-"""Programs of sizes: native code makes the numbers that Python makes, and tells where it does not go on."""
+"""Shape programs: native code computes what Python computes, and reports values that it cannot."""
 
 from __future__ import annotations
 

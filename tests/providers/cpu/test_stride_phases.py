@@ -1,4 +1,4 @@
-"""Strided windows over the phases of an image: the same sums, from fewer squares."""
+"""Strided windows over the phases of an image: the same sums, from fewer tiles."""
 
 from __future__ import annotations
 

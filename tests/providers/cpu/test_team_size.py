@@ -1,4 +1,4 @@
-"""Who takes part in which step: barriers that are left out, trials, and what the walk makes of them."""
+"""Team sizes of steps: omitted barriers, trials, and how the executor follows them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_an_error_of_the_first_thread_stops_all(count: int) -> None:
     ring.run(count)
     assert ring.slots[Context.ERROR] == Code.INDEX
     assert ring.slots[Context.ERROR_STEP] == 0
-    assert ring.x[-1] == 0  # the step behind it was not carried out
+    assert ring.x[-1] == 0  # the step after it was not executed
 
 
 def test_a_chain_of_steps_of_one_thread() -> None:
@@ -168,7 +168,7 @@ def test_shapes_of_a_plan_learn_from_each_other() -> None:
 
 
 def test_a_large_shape_does_not_do_as_a_small_one_of_its_plan() -> None:
-    """Where nothing lies between steps, all sizes are of one bucket."""
+    """Without intermediates, all sizes are in one bucket."""
     provider = CpuProvider()
     provider.threads = 2
     executable = provider.compile(part_of(parse("y = Add(x, x)", "float[n] x", "float[n] y")))

@@ -88,7 +88,7 @@ def test_reversed() -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_transposed_operand_of_a_sum(machine: str | None) -> None:
-    """Only what needs turning is turned; a bias along the row and one for each row come as they lie."""
+    """Only the transposed operand is transposed; biases along rows and columns are read directly."""
     program = program_of("Add", 2)
     assert program is not None
     f32 = dtypes.f32

@@ -1,4 +1,6 @@
-"""The reference provider: every operator, by numpy. The net under the fast providers, and the oracle of the tests."""
+"""The reference provider: runs every operator by numpy. It runs what other providers do not claim, and is the tests'
+oracle.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ class ReferenceProvider:
     name = "reference"
 
     def __init__(self, body: Callable[[Graph], Body] | None = None) -> None:
-        """``body`` makes the bodies of control flow ready, perhaps on other providers; by default they run here."""
+        """``body`` compiles the bodies of control flow, perhaps for other providers; by default they run here."""
         self._bind = partial(bind, body=body)
 
     def probe(self) -> str | None:
@@ -42,7 +44,7 @@ class ReferenceProvider:
 
 
 def _is_single(part: Part) -> bool:
-    """Whether a part takes and gives what its only node does, and that is maps of Python's own numbers."""
+    """Whether a part consists of one node with the part's inputs and outputs, whose results are maps."""
     if len(part.nodes) != 1 or len(part.outputs) != 1:
         return False
     node, made = part.nodes[0], part.outputs[0].type

@@ -1,7 +1,7 @@
-"""Half-precision networks run in single precision between the points where half precision is stored.
+"""Runs half-precision networks in single precision between the values that are stored in half precision.
 
-A chain of operators that compute in f32 anyway need not round to half in between: each is given f32 and gives f32, and
-a cast back to half stays only where somebody else reads the value. The result is closer to exact, and quicker.
+In a chain of operators that compute in f32 anyway, intermediate values need no rounding to half: they stay f32, and a
+cast back to half remains only if a value has a reader outside the chain. The result is more accurate, and faster.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sardonyx.ir.types import TensorType
 HALVES = (dtypes.f16, dtypes.bf16)
 
 STARTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-"""Contractions: their sums are f32 in any case, and begin a chain."""
+"""Contractions: their sums are f32 in any case, so they start a chain."""
 
 FOLLOWS = STARTS | {
     "Add", "Sub", "Mul", "Div", "Pow", "Sqrt", "Exp", "Log", "Erf", "Abs", "Neg", "Relu", "LeakyRelu", "PRelu",
@@ -29,7 +29,7 @@ FOLLOWS = STARTS | {
     "Transpose", "Squeeze", "Unsqueeze", "Slice", "Split", "Gather", "Expand", "Tile", "Pad", "DepthToSpace",
     "SpaceToDepth", "Where", "Resize", "Dropout", "Shape", "Size",
 }  # fmt: skip
-"""Operators that mean the same in f32, rounded: they go on with a chain that reaches them. A Cast ends it."""
+"""Operators with the same semantics in f32: they extend a chain that reaches them. A Cast ends it."""
 
 
 def widen(graph: Graph, nodes: list[Node]) -> None:
