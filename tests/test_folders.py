@@ -63,7 +63,7 @@ def test_folders_of_other_users_are_refused(tmp_path: Path, which: str, caplog: 
     given = {"folder": tmp_path / "way" / "cache", "way": tmp_path / "way", "link": tmp_path / "link"}[which]
     os.chown(given, 12345, 12345, follow_symlinks=False)
     where = tmp_path / ("link" if which == "link" else "way") / "cache"
-    assert "belongs to somebody else" in refusal(where, caplog)
+    assert "belongs to another user" in refusal(where, caplog)
 
 
 def test_links_on_the_way_are_followed_and_looked_at(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -59,7 +59,7 @@ def read(folder: PrivateFolder, name: str, use: Callable[[Entry], T]) -> T | Non
 def refuse(folder: PrivateFolder, name: str, why: object) -> None:
     """Delete an unusable entry and log the reason."""
     logging.getLogger("sardonyx").warning(
-        "the cache entry %s is not readable and will be made anew: %s", os.path.join(folder.path, name), why
+        "the cache entry %s cannot be used and is rebuilt: %s", os.path.join(folder.path, name), why
     )
     folder.remove(name)
 
@@ -70,7 +70,7 @@ def write(folder: PrivateFolder, name: str, head: bytes, body: Chunks = (), body
     try:
         folder.write(name, _chunks(digest, head, body, body_nbytes))
     except OSError as error:
-        logging.getLogger("sardonyx").warning("the cache entry %s is not kept: %s", name, error)
+        logging.getLogger("sardonyx").warning("the cache entry %s cannot be written: %s", name, error)
         return None
     return digest
 

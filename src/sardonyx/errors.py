@@ -105,7 +105,7 @@ class UntrustedRefusal(OutOfBudget):
 def no_more_threads(error: RuntimeError) -> OutOfBudget:
     """The error of a thread that Python could not start."""
     return OutOfBudget(
-        "the system lets this process start no more threads",
+        "no more threads can be started in this process",
         got=error,
         hint="set intra_op_num_threads to fewer, or raise the limit of the process (ulimit -u, the cgroup's pids.max)",
     )

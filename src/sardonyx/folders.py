@@ -129,7 +129,7 @@ def _walk(where: str, make: bool) -> int | str:
     """The folder at a path; or, if a folder on the way is a link, the path with that link resolved."""
     parts = [part for part in where.split("/") if part]
     if not parts:
-        _refuse(where, "it is the root of all folders")
+        _refuse(where, "it is the root folder")
     at, place = os.open("/", _PATH), "/"
     try:
         _check_ancestor(os.fstat(at), place, is_root=True)
@@ -158,7 +158,7 @@ def _link_target(name: str, at: int) -> str | None:
     except OSError:
         return None
     if os.lstat(name, dir_fd=at).st_uid not in (0, os.getuid()):
-        _refuse(name, "a link on the way belongs to somebody else")
+        _refuse(name, "a link on its path belongs to another user")
     return target
 
 
@@ -176,7 +176,7 @@ def _open_child(name: str, at: int, flags: int, make: bool) -> int:
 
 def _why_not_private(info: os.stat_result) -> str | None:
     if info.st_uid != os.getuid():
-        return "it belongs to somebody else"
+        return "it belongs to another user"
     if stat.S_IMODE(info.st_mode) & 0o077:
         return f"its mode is {stat.S_IMODE(info.st_mode):04o}, not 0700"
     return None
@@ -185,7 +185,7 @@ def _why_not_private(info: os.stat_result) -> str | None:
 def _check_ancestor(info: os.stat_result, place: str, *, is_root: bool = False) -> None:
     """Refuse a folder in which others could replace the next folder of the path."""
     if not is_root and info.st_uid not in (0, os.getuid()):
-        _refuse(place, "it belongs to somebody else")
+        _refuse(place, "it belongs to another user")
     if info.st_mode & 0o022 and not info.st_mode & stat.S_ISVTX:
         _refuse(place, f"others may write to it: its mode is {stat.S_IMODE(info.st_mode):04o}")
 

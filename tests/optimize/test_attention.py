@@ -252,7 +252,7 @@ def test_repeated_heads_are_shared() -> None:
 def test_examples_that_are_repeated_with_heads_stay() -> None:
     feeds = {**SHARED, "k": (1, 3, 7, 6), "v": (1, 3, 7, 6)}
     after = ["Unsqueeze", "Expand", "Reshape", "Unsqueeze", "Expand", "Reshape", "Attention"]
-    check(Case(REPEAT, after, feeds, TWICE, reason="more than heads is repeated"), *ALL, tolerance=1e-5)
+    check(Case(REPEAT, after, feeds, TWICE, reason="axes other than the heads are repeated"), *ALL, tolerance=1e-5)
 
 
 def test_heads_repeated_in_another_order_stay() -> None:
@@ -340,7 +340,7 @@ def test_a_mask_of_which_a_part_is_read_stays() -> None:
     ranges = RANGES.replace("n1 = Gather(hw, i1)", "qw = Shape(v) n1 = Gather(qw, i2)")
     feeds, symbols = {**TOKENS, "w": padded(2, 8)}, {**SYMBOLS, "w": "[B,T]"}
     case = Case(ranges + SURE + INDEXED + MASK, [], feeds, {**PLACES, "i2": np.array(2)}, symbols=symbols)
-    case.reason = "the positions are not known to be all there are"
+    case.reason = "the positions are not known to cover the axis"
     case.after = [
         *("Shape", "Gather", "Shape", "Gather", "Range", "Range", "Unsqueeze", "Unsqueeze", "Max", "Shape", "Expand"),
         *("Unsqueeze", "Expand", "Unsqueeze", "Concat", "GatherND", "Transpose", "Where", "Attention"),
@@ -408,5 +408,5 @@ def test_a_mask_with_batch_and_heads_in_one_axis_stays() -> None:
 def test_flat_attention_needs_known_heads() -> None:
     body = "kt = Transpose<perm=[0,2,1]>(k) s = MatMul(q, kt) p = Softmax(s) z = MatMul(p, v) y = Reshape(z, o)"
     feeds = {"q": (6, 5, 6), "k": (6, 7, 6), "v": (6, 7, 4)}
-    case = Case(body, _ops_of(body), feeds, TARGETS, reason="nothing tells batch and heads apart")
+    case = Case(body, _ops_of(body), feeds, TARGETS, reason="no value has batch and heads as separate axes")
     check(case, "FuseFlatAttention")

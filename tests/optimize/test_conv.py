@@ -102,7 +102,7 @@ KEPT = {
     ),
     "training": Case(
         "a = Conv(x, w) y, p, q = BatchNormalization<training_mode=1>(a, s, t, m, v)", ["Conv", BN],
-        consts=norm(4, w=W), reason="the batch at hand",
+        consts=norm(4, w=W), reason="statistics of the batch",
     ),
     "factor per pixel": Case(
         "a = Conv(x, w) y = Mul(a, k)", ["Conv", "Mul"], consts={"w": W, "k": (4, 4)}, reason="one number per channel"

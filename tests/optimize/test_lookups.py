@@ -30,7 +30,7 @@ FOLDED = {
 
 KEPT = {
     "another order": Case(
-        HOT, ["Equal", "Cast", "MatMul"], {"x": ROWS}, {"order": ORDER[::-1].copy(), "w": TABLE}, reason="counted off"
+        HOT, ["Equal", "Cast", "MatMul"], {"x": ROWS}, {"order": ORDER[::-1].copy(), "w": TABLE}, reason="the compared constants are not 0"
     ),
     "not finite": Case(
         HOT, ["Equal", "Cast", "MatMul"], {"x": ROWS}, {"order": ORDER, "w": np.full(TABLE, np.inf, np.float32)},

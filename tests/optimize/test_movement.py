@@ -210,7 +210,7 @@ KEPT = {
     ),
     "transpose before a reduction that leaves axes turned": Case(
         f"a = Transpose<{TO}>(x) y = ReduceMean<keepdims=0>(a, s)", ["Transpose", "ReduceMean"], X, {"s": ints(0)},
-        reason="change places",
+        reason="change their order",
     ),
 }  # fmt: skip
 

@@ -238,7 +238,7 @@ def test_a_quantized_gemm_is_found_again(bias: str) -> None:
 LEFT_ALONE = {
     "a bias in other units": (IMAGE, W + "b = DequantizeLinear<axis=0>(bq, ws, bz) a = D1(x) c = Conv(a, k, b) "
                               "y = Q3(c)", "other units"),
-    "a bias between two steps": (IMAGE, W + "a = D1(x) c = Conv(a, k, uneven) y = Q3(c)", "whole number"),
+    "a bias between two steps": (IMAGE, W + "a = D1(x) c = Conv(a, k, uneven) y = Q3(c)", "integer multiple"),
     "a group that others read": (("T[2,3] x", "T[2,3] y, float[2,3] v"), "a = D1(x) r = Add(a, a) v = Abs(r) y = Q3(r)",
                                  "also read"),
     "reals on one side": (("T[2,3] x, float[3] r", "T[2,3] y"), "a = D1(x) p = Add(a, r) y = Q3(p)",

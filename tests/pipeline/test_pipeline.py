@@ -269,7 +269,7 @@ def test_misfits_are_refused(call: dict[str, Any], message: str) -> None:
 
 def test_a_picture_of_another_size_than_the_model_reads_is_refused() -> None:
     fixed = parsed(PASS.replace("float[n, 3, h, w] x", "float[1, 3, 32, 32] x"))
-    with pytest.raises(InvalidArgument, match=r"do not give what the model reads.*32, 32\].*16, 16"):
+    with pytest.raises(InvalidArgument, match=r"does not fit the model's input.*32, 32\].*16, 16"):
         pipeline.add(fixed, before=[pipeline.Resize((16, 16))])
 
 

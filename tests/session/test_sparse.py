@@ -71,7 +71,7 @@ def test_sparse_times_dense(form: str, attrs: dict[str, Any]) -> None:
 def test_matrices_of_incompatible_shapes_are_refused() -> None:
     session = ort.InferenceSession(product(A_SHAPE))
     feed = {"a": sparse_value(ort, np.eye(5, 4, dtype=np.float32), "coo"), "b": np.ones((5, 2), np.float32)}
-    with pytest.raises(InvalidArgument, match="do not go together"):
+    with pytest.raises(InvalidArgument, match="do not fit"):
         session.run(None, feed)
 
 

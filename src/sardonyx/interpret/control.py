@@ -59,7 +59,7 @@ def make_loop(node: Node, bodies: Bodies) -> Kernel:
     least = max(states, len(node.outputs)) + 1
     if len(graph.inputs) != states + 2 or len(graph.outputs) < least:
         raise InvalidGraph(
-            "a Loop body takes iteration, condition and states, and gives condition, states and scan outputs",
+            "a Loop body takes iteration, condition and states, and returns condition, states and scan outputs",
             where=node.label,
             expected=f"{states + 2} inputs, at least {least} outputs",
             got=f"{len(graph.inputs)} and {len(graph.outputs)}",
@@ -122,7 +122,7 @@ def make_scan(node: Node, bodies: Bodies) -> Kernel:
     gathered = len(node.outputs) - states
     if states < 0 or gathered < 0 or len(graph.inputs) != states + scanned or len(graph.outputs) != len(node.outputs):
         raise InvalidGraph(
-            "a Scan body takes states and scan elements, and gives states and scan elements",
+            "a Scan body takes states and scan elements, and returns states and scan elements",
             where=node.label,
             expected=f"{len(node.inputs)} inputs, {len(node.outputs)} outputs",
             got=f"{len(graph.inputs)} and {len(graph.outputs)}",

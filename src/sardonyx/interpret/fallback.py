@@ -47,7 +47,7 @@ def kernel(node: Node) -> Kernel:
     """The reference operator of a node, instantiated once."""
     if not exists(node.domain, node.op_type):
         raise NotImplemented(
-            f"no meaning is known for operator {node.domain or 'ai.onnx'}.{node.op_type}",
+            f"no implementation is known of operator {node.domain or 'ai.onnx'}.{node.op_type}",
             where=node.label,
             hint="check the operator's name and domain, and the model's opset imports",
         )

@@ -40,7 +40,7 @@ def _function(step: Step) -> tuple[str, str, dict[str, Any]]:
     kernel, attrs = (step.kernel.func, step.kernel.keywords) if isinstance(step.kernel, partial) else (step.kernel, {})
     module, name = getattr(kernel, "__module__", ""), getattr(kernel, "__name__", "")
     if not module.startswith(MEANINGS) or getattr(import_module(module), name, None) is not kernel:
-        raise NotSerializable(f"{step.node.label} is not run by a function of ours alone")
+        raise NotSerializable(f"{step.node.label} is not run by one numpy function of Sardonyx")
     if not all(map(_is_serializable, attrs.values())):
         raise NotSerializable(f"{step.node.label} has an attribute that cannot be serialized")
     return module, name, attrs

@@ -26,7 +26,7 @@ class SparseTensor:
         n = len(self.values)
         if self.indices.shape not in ((n,), (n, len(self.shape))):
             raise InvalidArgument(
-                "sparse indices do not go with the values",
+                "sparse indices do not fit the values",
                 expected=f"[{n}] or [{n}, {len(self.shape)}]",
                 got=list(self.indices.shape),
             )

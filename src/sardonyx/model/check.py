@@ -110,7 +110,7 @@ def _check_parts(node: onnx.NodeProto, where: str) -> None:
     for a in node.attribute:
         if a.name == "num_outputs" and a.i != len(node.output):
             raise InvalidGraph(
-                "num_outputs is not how many outputs there are", where=where, expected=len(node.output), got=a.i
+                "num_outputs differs from the number of outputs", where=where, expected=len(node.output), got=a.i
             )
 
 
@@ -144,7 +144,7 @@ def check_bodies(node: Node, where: str, opsets: dict[str, int]) -> None:
         for passed, taken in zip(node.inputs[batched:], body.inputs, strict=False):
             if passed is not None and None is not passed.dtype is not taken.dtype is not None:
                 raise InvalidGraph(
-                    f"{key} takes {taken.name!r} as another type than it is given",
+                    f"{key} takes {taken.name!r} with a type other than that of the value passed",
                     where=where,
                     expected=passed.type,
                     got=taken.type,

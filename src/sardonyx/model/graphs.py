@@ -80,9 +80,7 @@ class GraphReader:
         for out in proto.output:
             value = scope.find(out.name)
             if value is None:
-                raise BrokenGraph(
-                    "a graph output is produced by nothing", where=f"graph {proto.name!r}", got=repr(out.name)
-                )
+                raise BrokenGraph("no node produces a graph output", where=f"graph {proto.name!r}", got=repr(out.name))
             if outer is not None and value.stated is None:
                 value.stated = self._stated(out)
             graph.add_output(value)
@@ -92,7 +90,7 @@ class GraphReader:
         for info in proto.input:
             name = text(info.name, "graph input")
             if name in scope.own or not name:
-                raise BrokenGraph("two graph inputs have one name, or one has none", got=repr(name))
+                raise BrokenGraph("a graph input has no name, or the name of another", got=repr(name))
             value = Value(name, types.checked_by_feeds(from_proto(info.type, f"input {name!r}")))
             if value.type is None and scope.outer is None:
                 raise BrokenGraph("a model input states no type", where=f"input {name!r}")
@@ -187,7 +185,7 @@ class GraphReader:
             return
         if found.dtype is not stated.dtype:
             raise BrokenGraph(
-                f"Type Error: the stated type of {value.name!r} is not what the operator makes",
+                f"Type Error: the stated type of {value.name!r} is not the type that the operator produces",
                 where=where,
                 expected=found,
                 got=stated,
@@ -199,7 +197,7 @@ class GraphReader:
         where = f"attribute {a.name!r} of {where}"
         kind = a.type or _guess_type(a)
         if a.ref_attr_name:
-            raise InvalidGraph("an attribute refers to one of a function, outside of any", where=where)
+            raise InvalidGraph("an attribute refers to a function's attribute outside a function", where=where)
         if kind == AttributeProto.FLOAT:
             return a.f
         if kind == AttributeProto.INT:

@@ -111,7 +111,7 @@ def gru_unit(op: Builder, node: Node) -> Result:
 @expand("ATen", domain="")
 def aten(op: Builder, node: Node) -> Result:
     raise NotImplemented(
-        f"ATen operator {node.attrs.get('operator', '')!r} has no meaning outside PyTorch",
+        f"ATen operator {node.attrs.get('operator', '')!r} is not defined outside PyTorch",
         where=node.label,
         hint="export the model again with a newer PyTorch, which writes ONNX operators",
     )

@@ -59,7 +59,7 @@ def _warn_of_stale_shapes(model: Model) -> None:
     if stale:
         name, said, found = stale[0]
         logging.getLogger("sardonyx").warning(
-            "%sthe model states %s for %r, its operators make %s%s: stated shapes are not used",
+            "%sthe model states %s for %r, its operators produce %s%s: stated shapes are not used",
             f"{model.path}: " if model.path else "",
             said,
             name,
@@ -128,7 +128,7 @@ class _Rewriter:
                 f"{node.op_type} was removed from ai.onnx in opset {then[0]}",
                 where=node.label,
                 got=f"opset {version}",
-                hint="import an older opset, or use the operator that took its place",
+                hint="import an older opset, or use the operator that replaced it",
             )
 
 
@@ -145,7 +145,7 @@ def _replace(op: Builder, node: Node, result: Result) -> None:
         new = news[i] if i < len(news) else None
         if new is None:
             if not old.is_dead:
-                raise InvalidGraph(f"output {i} of {node.op_type} is read, but has no meaning", where=node.label)
+                raise InvalidGraph(f"output {i} of {node.op_type} is read, but is not defined", where=node.label)
             continue
         own = new.producer is not None and new.producer in op.made and new not in renamed and not new.is_output
         if not own and old.is_output:

@@ -42,7 +42,7 @@ def sparse_to_dense_mat_mul(
     if transB:
         b = b.T
     if b.shape[0] != depth:
-        raise InvalidArgument("the matrices do not go together", expected=f"{depth} rows", got=b.shape[0])
+        raise InvalidArgument("the shapes of the matrices do not fit", expected=f"{depth} rows", got=b.shape[0])
     limits.check_elements(height * b.shape[1], b.dtype, "the product")
     y = np.zeros((height, b.shape[1]), b.dtype)
     order = np.argsort(rows, kind="stable")

@@ -55,7 +55,7 @@ def custom_op(
     if not (isinstance(domain, str) and isinstance(name, str) and name.isidentifier()):
         raise InvalidArgument("an operator is named by a domain and an identifier", got=f"{domain!r}, {name!r}")
     if any(domain == d or (d and domain.startswith(f"{d}.")) for d in RESERVED):
-        raise InvalidArgument("an operator needs a domain of its own", where=f"{domain}.{name}", got=repr(domain))
+        raise InvalidArgument("a custom operator needs its own domain", where=f"{domain}.{name}", got=repr(domain))
     if kernel is not None and infer is None:
         raise InvalidArgument("an operator with a kernel states its types", where=f"{domain}.{name}", expected="infer=")
     allowed = None if types is None else frozenset(map(_dtype, types))
@@ -129,7 +129,7 @@ class _Scalar:
             raise _user_error(error, node, self.signature.name) from error
         if program.type is None:
             raise InvalidGraph(
-                f"{self.signature.name} is a constant of no type", where=node.label, hint="cast it: e.cast"
+                f"{self.signature.name} returns a constant without a type", where=node.label, hint="cast it: e.cast"
             )
 
     def rule(self, node: Node, content: Content) -> Result:
@@ -158,7 +158,7 @@ class _Arrays:
             results = made if isinstance(made, tuple) else (made,)
             if len(results) != len(stated):
                 raise RuntimeException(
-                    f"{signature.name} gave another number of outputs than infer",
+                    f"{signature.name} returned another number of outputs than infer",
                     expected=len(stated),
                     got=len(results),
                 )
@@ -190,10 +190,10 @@ class _Arrays:
         stated = found if isinstance(found, tuple) else (found,)
         for t in stated:
             if not isinstance(t, TensorType) or not isinstance(t.dtype, DType):
-                raise InvalidArgument(f"infer of {self.signature.name} gives TensorTypes", got=repr(t))
+                raise InvalidArgument(f"infer of {self.signature.name} must return TensorTypes", got=repr(t))
             if any(not (d is None or isinstance(d, (int, dims.Expr))) for d in t.shape or ()):
                 raise InvalidArgument(
-                    f"infer of {self.signature.name} gives a size that is not one",
+                    f"infer of {self.signature.name} returned an invalid size",
                     got=repr(t.shape),
                     hint="sizes may be symbols: compute with sardonyx.ir.dims",
                 )

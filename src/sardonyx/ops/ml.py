@@ -224,7 +224,7 @@ def cast_map(x: Mapping[int, Any], *, cast_to: str = "TO_FLOAT", map_form: str =
         "TO_STRING": (object, _written),
     }
     if cast_to not in casts or map_form not in ("DENSE", "SPARSE"):
-        raise InvalidGraph("CastMap does not know this form", got=(cast_to, map_form))
+        raise InvalidGraph("CastMap: unknown map_form", got=(cast_to, map_form))
     dtype, cast = casts[cast_to]
     entries = sorted(x.items())
     if map_form == "DENSE":

@@ -47,7 +47,7 @@ class Forest:
             if len(ids) and (ids.min() < 0 or ids.max() >= count):
                 raise InvalidGraph(f"a {what} of a tree is not a node", expected=f"[0, {count})")
         if len(feature) and (feature.min() < 0 or feature.max() > 1 << 40):
-            raise InvalidGraph("a tree tests a feature with an impossible number", got=int(feature.min()))
+            raise InvalidGraph("a tree tests an invalid feature", got=int(feature.min()))
         if len(mode) and mode.max() > MEMBER:
             raise InvalidGraph("a tree has a node of unknown mode", got=int(mode.max()))
         self.leaves, self.features = leaves, int(feature.max()) + 1 if len(feature) else 0
@@ -128,7 +128,9 @@ class Forest:
     def blocks(self, x: Array) -> list[slice]:
         """Slices of rows that are evaluated together."""
         if x.shape[1] < self.features:
-            raise InvalidArgument("the trees test features that are not there", expected=self.features, got=x.shape[1])
+            raise InvalidArgument(
+                "the trees test features that the input lacks", expected=self.features, got=x.shape[1]
+            )
         step = max(1, BLOCK // max(1, len(self.roots)))
         return [slice(i, i + step) for i in range(0, len(x), step)]
 
@@ -140,7 +142,7 @@ class Weights:
         if not len(leaf) == len(target) == len(weight):
             raise InvalidGraph("the weights of a forest differ in number", got=(len(leaf), len(target), len(weight)))
         if len(target) and (target.min() < 0 or target.max() >= targets):
-            raise InvalidGraph("a leaf weighs a target that is not there", expected=f"[0, {targets})")
+            raise InvalidGraph("a leaf refers to an unknown target", expected=f"[0, {targets})")
         order = np.argsort(leaf, kind="stable")
         self.targets, self.leaf, self.target, self.weight = targets, leaf[order], target[order], weight[order]
         self.start = np.searchsorted(self.leaf, np.arange(leaves + 1))

@@ -280,22 +280,22 @@ class _Finder:
 
     def __init__(self, tree: Array, node: Array) -> None:
         if tree.size and (min(tree.min(), node.min()) < 0 or max(tree.max(), node.max()) >= 1 << 31):
-            raise InvalidGraph("a tree or node has an impossible number")
+            raise InvalidGraph("a tree or node has an invalid number")
         self.order = np.lexsort((node, tree))
         self.keys = (tree << 31 | node)[self.order]
         if (self.keys[1:] == self.keys[:-1]).any():
-            raise InvalidGraph("two nodes of a tree have one number")
+            raise InvalidGraph("two nodes of a tree have the same number")
 
     def __call__(self, tree: Array, node: Array) -> Array:
         _same_length(len(tree), node)
         if tree.size and (min(tree.min(), node.min()) < 0 or max(tree.max(), node.max()) >= 1 << 31):
-            raise InvalidGraph("a tree refers to a node with an impossible number")
+            raise InvalidGraph("a tree refers to a node with an invalid number")
         wanted = tree << 31 | node
         at = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
         missing = self.keys[at] != wanted
         if missing.any():
             which = int(np.flatnonzero(missing)[0])
-            raise InvalidGraph("a tree refers to a node that is not there", got=(int(tree[which]), int(node[which])))
+            raise InvalidGraph("a tree refers to an unknown node", got=(int(tree[which]), int(node[which])))
         return self.order[at]
 
 
@@ -330,7 +330,7 @@ def _tracks(track: Any, count: int) -> Array:
 
 def _count(targets: int) -> int:
     if not 0 < targets <= 1 << 31:
-        raise InvalidGraph("the number of targets is impossible", got=targets)
+        raise InvalidGraph("the number of targets is invalid", got=targets)
     return targets
 
 

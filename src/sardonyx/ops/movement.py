@@ -114,7 +114,7 @@ def concat(*xs: Array, axis: int) -> Array:
     for x in xs[1:]:
         if [d for i, d in enumerate(x.shape) if i != axis] != rest or x.ndim != xs[0].ndim:
             raise InvalidArgument(
-                f"Concat: shapes differ beside axis {axis}", got=", ".join(str(list(x.shape)) for x in xs)
+                f"Concat: shapes differ outside axis {axis}", got=", ".join(str(list(x.shape)) for x in xs)
             )
     check_elements(sum(x.size for x in xs), xs[0].dtype, "the result of Concat")
     return np.concatenate(xs, axis=axis)
@@ -179,7 +179,9 @@ def pad(
         before[a], after[a] = b, e
     shape = [d + b + e for d, b, e in zip(x.shape, before, after, strict=True)]
     if min(shape, default=0) < 0:
-        raise InvalidArgument("Pad: more is cut off than there is", got=f"{amounts} for shape {list(x.shape)}")
+        raise InvalidArgument(
+            "Pad: negative pads exceed the size of an axis", got=f"{amounts} for shape {list(x.shape)}"
+        )
     x = x[tuple(slice(max(-b, 0), max(d - max(-e, 0), 0)) for b, e, d in zip(before, after, x.shape, strict=True))]
     before, after = [max(b, 0) for b in before], [max(e, 0) for e in after]
     check_elements(math.prod(shape), x.dtype, "the result of Pad")

@@ -80,7 +80,7 @@ def _value(t: ValueType | None, value: Value, rng: np.random.Generator, fixed: C
     if isinstance(t, SequenceType):
         return [_value(t.elem, value, rng, fixed) for _ in range(2)]
     if not isinstance(t, TensorType):
-        raise InvalidArgument("feeds of this type cannot be made up", where=value.name, got=t, hint="pass feeds=")
+        raise InvalidArgument("feeds of this type cannot be generated", where=value.name, got=t, hint="pass feeds=")
     dims = t.shape if t.shape is not None else (OTHER,)
     shape = tuple(fixed(dim, i, len(dims)) for i, dim in enumerate(dims))
     return _tensor(t.dtype, shape, value, rng)

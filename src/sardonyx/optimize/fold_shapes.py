@@ -53,7 +53,7 @@ class _Folder:
         if squeezed is not None:
             x, axis = squeezed
             op = Builder(graph, node, prefix=node.outputs[0].name, origin=node.origin)
-            self._finish(graph, node, op.Squeeze(x, [axis]), op, "what follows takes the squeezed value only")
+            self._finish(graph, node, op.Squeeze(x, [axis]), op, "its readers need the squeezed value")
             return
         for made in inline(graph, node, self.log):
             self.has_inlined = True

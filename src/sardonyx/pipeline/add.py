@@ -108,7 +108,10 @@ def _refuse_misfit(value: Value, picture: Picture, old: Value) -> None:
         or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(made, wanted, strict=True))
     ):
         raise InvalidArgument(
-            "the steps do not give what the model reads", where=f"input {old.name!r}", expected=list(wanted), got=made
+            "the steps' result does not fit the model's input",
+            where=f"input {old.name!r}",
+            expected=list(wanted),
+            got=made,
         )
 
 

@@ -97,7 +97,7 @@ class ToImage:
     def write(self, op: Writer, *values: Value) -> tuple[Value, ...]:
         picture = op.picture
         if picture is None or picture.image is None:
-            raise InvalidArgument("ToImage needs steps before the model, which say where the picture came from")
+            raise InvalidArgument("ToImage needs steps before the model")
         boxes, *others = values
         for change in picture.undo:
             boxes = change(op, boxes)

@@ -63,7 +63,9 @@ def refuse_options(asked: BuildOptions, providers: Iterator[str] | list[str]) ->
         raise forbidden("have external data", hint="give initializers by add_initializer")
     others = [name for name in providers if name != "CPUExecutionProvider"]
     if others:
-        raise forbidden("run on other providers than the CPU's: they keep to no limits", got=", ".join(others))
+        raise forbidden(
+            "run on providers other than the CPU provider, which alone enforces limits", got=", ".join(others)
+        )
 
 
 def refuse_operators(graph: Graph) -> None:
@@ -73,7 +75,7 @@ def refuse_operators(graph: Graph) -> None:
     for node in graph.all_nodes():
         found = registry.find(node.domain, node.op_type)
         if found is not None and found.custom is not None:
-            raise forbidden("use operators that a user has defined", where=node.label, got=f"domain {node.domain!r}")
+            raise forbidden("use custom operators", where=node.label, got=f"domain {node.domain!r}")
         if node.op_type in UNBOUNDED_OPERATORS:
             raise forbidden(UNBOUNDED_OPERATORS[node.op_type], where=node.label)
 

@@ -135,7 +135,7 @@ def test_a_refused_shape_leaves_known_shapes_usable(monkeypatch: pytest.MonkeyPa
     def start(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    with monkeypatch.context() as patch, pytest.raises(OutOfBudget, match=r"start no more threads.*can't start new"):
+    with monkeypatch.context() as patch, pytest.raises(OutOfBudget, match=r"no more threads.*can't start new"):
         patch.setattr(Team, "workers", lambda team, _: team._grow(team._count + 1))
         patch.setattr(threading.Thread, "start", start)
         made.run(None, feeds(99))

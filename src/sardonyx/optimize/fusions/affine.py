@@ -81,7 +81,7 @@ def term(c: Vector, node: Node, y: Value) -> Affine:
 def batch_norm(m: Match, channels: int) -> Affine:
     """The affine function of an inference BatchNormalization, which the match calls ``norm``."""
     node = m.node("norm")
-    require(not attribute(node, "training_mode"), "it normalizes by the batch at hand")
+    require(not attribute(node, "training_mode"), "it normalizes by statistics of the batch")
     scale, bias, mean, var = (constant(v, what) for what, v in _statistics(m))
     require(scale.shape == bias.shape == mean.shape == var.shape == (channels,), "its statistics are not per channel")
     epsilon = float(attribute(node, "epsilon"))

@@ -54,7 +54,7 @@ class FoldAttentionScale(Fusion):
         require(m.past_key is None or not scaled_keys, "keys are scaled before they enter the cache", m.k)
         require(m.q.rank == m.k.rank == m.v.rank, "a constant gives the scaled value another rank", node.inputs[0])
         scale = scale_of(node)
-        require(scale is not None, "the scale is left to a size of heads that is unknown", m.q)
+        require(scale is not None, "the default scale depends on an unknown head size", m.q)
         assert scale is not None
         for name, by in m.values.items():
             if name.endswith("_times") and by is not None:
@@ -88,7 +88,7 @@ class FoldRepeatedHeads(Fusion):
         return attention(op, q, keys, values)
 
     def rewrite(self, op: Builder, m: Match) -> Any:
-        require(m.past_key is None, "what the cache holds is not repeated", m.past_key)
+        require(m.past_key is None, "the cache is not repeated", m.past_key)
         _, keys, values = m.node("attention").inputs[:3]
         assert keys is not None and values is not None
         for x, repeated in ((m.k, keys), (m.v, values)):
@@ -107,16 +107,16 @@ def same(a: Dim, b: Dim) -> bool:
 def _require_repeated(x: Value, wide: Value, flat: Value) -> None:
     """Refuse unless every head of (batch, heads, length, size) is followed by its own copies."""
     a, b, c = x.shape, wide.shape, flat.shape
-    require(a is not None and len(a) == 4, "what is repeated is not known to have 4 axes", x)
+    require(a is not None and len(a) == 4, "the repeated value is not known to have 4 axes", x)
     require(
         b is not None and len(b) == 5 and c is not None and len(c) == 4, "the repeated heads' shape is unknown", flat
     )
     assert a is not None and b is not None and c is not None
     kept = all(same(d, e) for d, e in zip((a[0], a[1], a[2], a[3]), (b[0], b[1], b[3], b[4]), strict=True))
-    require(kept, "more than heads is repeated", wide)
+    require(kept, "axes other than the heads are repeated", wide)
     heads, times = a[1], b[2]
     whole = isinstance(heads, int) and isinstance(times, int) and c[1] == heads * times and same(c[3], a[3])
-    require(whole and (same(c[0], a[0]) or same(c[2], a[2])), "repeats are not joined to heads", flat)
+    require(whole and (same(c[0], a[0]) or same(c[2], a[2])), "repeated heads are not merged into one axis", flat)
 
 
 @optimization("FoldPast")
@@ -144,12 +144,14 @@ def _fold_past(graph: Graph, node: Node, log: Log) -> None:
     concats = [j for j in joins if j is not None]
     for join, x in zip(concats, (key, value), strict=True):
         require(
-            join.graph is graph and len(join.inputs) == 2 and x.rank == 4, "a cache is not joined from two parts", x
+            join.graph is graph and len(join.inputs) == 2 and x.rank == 4,
+            "a cache is not concatenated from two values",
+            x,
         )
         require(join.attrs["axis"] % 4 == 2, "a cache grows along another axis than its length", x)
         others = [n for n in x.consumers if n is not node]
         require(not others, f"the grown cache is also read by {others[0].label if others else ''}", x)
-    require(node.input(6) is None, "a cache beside lengths of keys")
+    require(node.input(6) is None, "a cache combined with lengths of keys")
     (past_key, k), (past_value, v) = (j.inputs for j in concats)
     op = Builder(graph, node, prefix=node.name, origin=tuple(o for n in (*concats, node) for o in n.origin))
     new = op.Attention(node.inputs[0], k, v, node.input(3), past_key, past_value, outputs=3, **node.attrs)

@@ -71,7 +71,7 @@ class CancelQuantization(Fusion):
         dtype = m.q.dtype
         require(dtype is not None and dtype is outer.output.dtype, "the integers are of another type", m.q)
         exact = dtype.is_integer and dtype.bits <= 16 and m.s0.dtype is dtypes.f32
-        require(exact, "rounding would not bring back every integer", m.q)
+        require(exact, "quantizing again would not restore every integer", m.q)
         require(_equal(m.s0, m.s1), "the scales differ", m.s1)
         require(_equal(m.z0, m.z1), "the zero points differ", m.z1)
         placed = all(attribute(inner, key) == attribute(outer, key) for key in ("axis", "block_size"))

@@ -67,7 +67,7 @@ class FuseFlatAttention(Fusion):
             source = _source(x, "Reshape") or _source(_source(x, "Transpose"), "Reshape")
             shapes.append(None if source is None else source.shape)
         known = [s for s in shapes if s is not None and len(s) == 4 and None not in s]
-        require(known, "nothing tells batch and heads apart", m.a)
+        require(known, "no value has batch and heads as separate axes", m.a)
         return known[0][0], known[0][1]
 
 
@@ -86,7 +86,7 @@ def _open(op: Builder, x: Value, heads: tuple[Dim, Dim], *, swap: bool = False) 
     if source is not None and source.shape == (batch, count, *x.shape[1:]) and None not in source.shape:
         return typed(op.Transpose(source, perm=SWAP)) if swap else source
     sizes = [count, *x.shape[1:]]
-    require(all(isinstance(n, int) for n in sizes), "sizes are not known where batch and heads come apart", x)
+    require(all(isinstance(n, int) for n in sizes), "sizes are not known where batch and heads are split", x)
     y = typed(op.Reshape(x, op.const([-1, *(n for n in sizes if isinstance(n, int))])))
-    require(y.shape is not None and same(y.shape[0], batch), "batch and heads do not come apart", x)
+    require(y.shape is not None and same(y.shape[0], batch), "batch and heads are not split", x)
     return typed(op.Transpose(y, perm=SWAP)) if swap else y

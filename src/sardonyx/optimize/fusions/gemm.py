@@ -47,7 +47,7 @@ class FuseMatMulAdd(Fusion):
 
     def rewrite(self, op: Builder, m: Match) -> Any:
         require(m.a.rank == 2 and m.b.rank == 2, "a rank is not known", m.a if m.a.rank is None else m.b)
-        require(m.a.dtype is not None and m.a.dtype.is_float, "Gemm of integers is no quicker", m.a)
+        require(m.a.dtype is not None and m.a.dtype.is_float, "Gemm of integers is not faster", m.a)
         _require_addend(m.c, m.a.shape[0], m.b.shape[1])
         return op.Gemm(m.a, m.b, m.c)
 
@@ -176,7 +176,7 @@ class FoldMatMulBatchNorm(Fusion):
 
 def _require_addend(c: Value, rows: Any, cols: Any) -> None:
     """Refuse unless Gemm's addend broadcasts to the product without enlarging it."""
-    require(c.shape is not None and len(c.shape) <= 2, "the term is not known to be a matrix or less", c)
+    require(c.shape is not None and len(c.shape) <= 2, "the addend is not known to have at most two axes", c)
     assert c.shape is not None
     wanted = (rows, cols)[2 - len(c.shape) :]
     fits = all(d == 1 or (d is not None and d == w) for d, w in zip(c.shape, wanted, strict=True))

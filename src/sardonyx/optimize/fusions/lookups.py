@@ -29,11 +29,15 @@ class FoldOneHotMatMul(Fusion):
         return op.MatMul(op.Cast(op.Equal(x, Constant("order"))), Constant("w"))
 
     def rewrite(self, op: Builder, m: Match) -> Any:
-        require(_is_table(m.w), "the table is large, or none", m.w)
+        require(_is_table(m.w), "the table is too large, or not a matrix", m.w)
         x, order, table = m.x, m.order.numpy(), m.w.numpy()
-        require(x.dtype in (dtypes.i32, dtypes.i64), "numbers are not of a type that indices have", x)
+        require(x.dtype in (dtypes.i32, dtypes.i64), "the numbers are not of an index type", x)
         is_single = x.shape is not None and len(x.shape) >= order.ndim and x.shape[-1] == 1
-        require(is_single and np.array_equal(order.reshape(-1), np.arange(len(table))), "they are not counted off", x)
+        require(
+            is_single and np.array_equal(order.reshape(-1), np.arange(len(table))),
+            "the compared constants are not 0, 1, 2 ...",
+            x,
+        )
         require(np.isfinite(table).all(), "the table has numbers that are not finite", m.w)
         bounds = (op.const(np.array(n, x.dtype.numpy)) for n in (-1, len(table)))
         rows = np.concatenate((table, np.zeros_like(table[:1])))

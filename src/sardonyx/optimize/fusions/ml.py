@@ -158,7 +158,7 @@ class ExpandTreeClassifier(Fusion):
         labels = class_labels(attrs.get("classlabels_strings"), attrs.get("classlabels_int64s"))
         require(labels is not None and labels.dtype != object, "labels that are strings are not compiled")
         assert labels is not None
-        require(len(labels) > 2, "two classes are decided by rules of their own")
+        require(len(labels) > 2, "two classes are decided by special rules")
         require(m.x.dtype is not dtypes.f64, "scores in f64 are rounded at the end", m.x)
         names = {"class_ids": "target_ids", **{f"class_{n}": f"target_{n}" for n in CLASS_PARTS}}
         kept = {name: value for name, value in attrs.items() if name.startswith("nodes_")}

@@ -25,7 +25,7 @@ class FuseSlices(Fusion):
 
     def rewrite(self, op: Builder, m: Match) -> Any:
         parts = [_slices(m.s0, m.e0, m.a0, m.t0, m.x.rank), _slices(m.s1, m.e1, m.a1, m.t1, m.x.rank)]
-        require(not set(parts[0]) & set(parts[1]), "both cut the same axis")
+        require(not set(parts[0]) & set(parts[1]), "both slice the same axis")
         both = {**parts[0], **parts[1]}
         starts, ends, steps = ([cut[i] for cut in both.values()] for i in range(3))
         return op.Slice(m.x, starts, ends, list(both), steps)
@@ -55,7 +55,7 @@ class FuseGatherUnsqueeze(Fusion):
         known = rank is not None and m.x.rank is not None
         require(known or (axis >= 0 and axes[0] >= 0), "the rank is not known", m.x)
         same = len(axes) == 1 and (axes[0] % rank == axis % m.x.rank if known else axes[0] == axis)
-        require(same, "another axis comes back", m.axes)
+        require(same, "Unsqueeze restores another axis", m.axes)
         return op.Gather(m.x, m.i.numpy().reshape(1), axis=axis)
 
 

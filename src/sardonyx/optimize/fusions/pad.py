@@ -62,7 +62,7 @@ class FoldPadMaxPool(Fusion):
 def _fill(m: Match) -> Any:
     """The value of a constant Pad."""
     require(attribute(m.node("pad"), "mode") == "constant", "it does not pad with a constant")
-    require(m.fill is None or m.fill.is_scalar_const, "what it pads with is not a constant", m.fill)
+    require(m.fill is None or m.fill.is_scalar_const, "the pad value is not a constant", m.fill)
     return 0 if m.fill is None else m.fill.item()
 
 
@@ -88,7 +88,7 @@ def _with_pads(node: Node, m: Match) -> dict[str, Any]:
     before, after = [0] * rank, [0] * rank
     for i, axis in enumerate(axes):
         before[axis], after[axis] = pads[i], pads[i + len(axes)]
-    require(min(before + after) >= 0, "it cuts instead of padding", m.pads)
+    require(min(before + after) >= 0, "it crops instead of padding", m.pads)
     require(not any(before[:2] + after[:2]), "it pads batch or channels", m.pads)
     own = node.attrs.get("pads") or [0] * (2 * rank - 4)
     total = [a + b for a, b in zip(own, before[2:] + after[2:], strict=True)]

@@ -54,7 +54,7 @@ class FoldPositionGather(Fusion):
         axes: list[int] = []
         for place, size in zip(found, m.x.shape, strict=True):
             assert place is not None
-            require(same(place[1], size), "the positions are not known to be all there are", m.x)
+            require(same(place[1], size), "the positions are not known to cover the axis", m.x)
             axes.append(place[0])
         if "width" in m.values:
             require(_is_size(m.width, m.x.shape[1]), "rows are not known to be this far apart", m.width)

@@ -35,7 +35,7 @@ class FuseReshapes(Fusion):
         target = _explicit(outer, m)
         if target is None:
             certain = all(_is_certain(node) for node in (inner, outer))
-            require(certain, "a Squeeze says of an axis that it has length 1", inner.output)
+            require(certain, "a Squeeze asserts that an axis has length 1", inner.output)
             target = target_shape(m.x.shape, outer.output.shape, infers=infers)
         require(target is not None, "no constant target makes the result, whatever is 0", outer.output)
         return op.Reshape(m.x, target)
@@ -73,14 +73,14 @@ class FuseFlatSoftmax(Fusion):
     def rewrite(self, op: Builder, m: Match) -> Any:
         soft, rank = m.node("soft"), m.x.rank
         require(rank is not None, "the rank is not known", m.x)
-        require(int(attribute(soft, "axis")) in (1, -1), "it is not along what was flattened")
+        require(int(attribute(soft, "axis")) in (1, -1), "the Softmax is not over the flattened axes")
         back = "s" not in m.values or same_shape(m.x.shape, m.node("back").output.shape)
         require(back, "the result has another shape", m.x)
         axis = int(attribute(m.node("flat"), "axis"))
         first = axis + rank if axis < 0 else axis
         require(0 <= first < rank, "no axis of it was flattened into the rows", m.x)
         long = [axis for axis in range(first, rank) if m.x.shape[axis] != 1] or [rank - 1]
-        require(len(long) == 1, "what was flattened is more than one axis", m.x)
+        require(len(long) == 1, "more than one axis was flattened", m.x)
         return op.call("", soft.op_type, m.x, axis=long[0])
 
 

@@ -56,11 +56,11 @@ def _angles(op: Builder, x: Value, rotated: Value) -> Value:
     batch = rotated.shape[0]
     if same(half.shape[0], batch):
         return half
-    require(half.shape[0] == 1, "the angles' batch is not that of what they turn", x)
+    require(half.shape[0] == 1, "the angles' batch is not that of the rotated value", x)
     if isinstance(batch, int):
         return typed(op.Expand(half, op.const([batch, 1, 1])))
     rows = _dim(op, op.graph, batch)
-    require(rows is not None, "no input of the graph has the batch of what is turned", rotated)
+    require(rows is not None, "no input of the graph has the batch of the rotated value", rotated)
     return typed(op.Expand(half, op.Concat(rows, op.const([1, 1]), axis=0)))
 
 
@@ -83,7 +83,7 @@ def _for_all_heads(op: Builder, x: Value) -> Value:
 
 def _half(op: Builder, x: Value, depth: int = 8) -> Value:
     """Half of the last axis of a value whose halves are equal."""
-    require(depth > 0, "the angles come from too many operators behind each other", x)
+    require(depth > 0, "the angles come from too long a chain of operators", x)
     if x.is_const:
         low, high = np.split(x.numpy(), 2, axis=-1)
         require(np.array_equal(low, high), "the halves of the angles differ", x)

@@ -69,7 +69,7 @@ class FoldTransposeReduce(Fusion):
         axes = {a % len(perm) for a in m.axes.numpy().tolist()}
         require(axes, "it reduces nothing, or everything", m.axes)
         left = [axis for i, axis in enumerate(perm) if i not in axes]
-        require(left == sorted(left), "the axes that are left change places")
+        require(left == sorted(left), "the remaining axes change their order")
         return op.call("", reduce.op_type, m.x, sorted(perm[a] for a in axes), **reduce.attrs)
 
 

@@ -54,9 +54,7 @@ def _each(graph: Graph, log: Log, spell: Callable[[Builder, Node], Spelled | Non
 def _spell(op: Builder, node: Node, spell: Callable[[Builder, Node], Spelled | None], log: Log) -> None:
     _require_supported(node)
     mask = node.input(3)
-    require(
-        mask is None or not hides_rows(mask), "a row without keys is 0, and is not in onnxruntime's operators", mask
-    )
+    require(mask is None or not hides_rows(mask), "a row without keys is 0, but not in onnxruntime's operators", mask)
     spelled = spell(op, node)
     if spelled is None:
         return
@@ -111,12 +109,12 @@ def _require_supported(node: Node) -> None:
     require(node.attrs.get("softmax_precision", 1) == dtypes.f32.onnx, "the softmax has another type", q)
     for name in node.attrs.keys() - SHARED_ATTRIBUTES:
         require(node.attrs[name] == (-1 if name.endswith("window_size") else 0), f"{name} is set", q)
-    require(scale_of(node) is not None, "the scale is left to a size of heads that is unknown", q)
+    require(scale_of(node) is not None, "the default scale depends on an unknown head size", q)
     assert q.shape is not None and k.shape is not None
     square = node.input(4) is not None or same(q.shape[1], k.shape[1])
     causal = node.attrs.get("is_causal", 0)
     require(not causal or square, "a causal mask over keys of another length", k)
-    require(not causal or node.input(3) is None, "a causal mask beside another, which may be the lower one", k)
+    require(not causal or node.input(3) is None, "a causal mask combined with another, which may be lower", k)
     read = [out for out in node.outputs[1 if node.input(4) is None else 3 :] if not out.is_dead]
     require(not read, "an output that onnxruntime's operators do not have is read", read[0] if read else None)
 

@@ -71,7 +71,7 @@ class SpellMatMulIntegerToFloat(Fusion):
 
     def rewrite(self, op: Builder, m: Match) -> Any:
         reals = m.node("reals").output
-        require(len(reals.uses) == 1 and not reals.is_output, "others read the product", reals)
+        require(len(reals.uses) == 1 and not reals.is_output, "the product has other readers", reals)
         for v in (m.a, m.b):
             require(v.rank is not None and v.rank >= 2 and v.dtype in KERNELS, "no matrix of 8-bit integers", v)
         if "factor" in m.values:

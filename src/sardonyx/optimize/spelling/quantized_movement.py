@@ -106,7 +106,7 @@ class RaiseQuantize(Fusion):
         moves = _rearranged(m.node("move"))
         x = moves[-1].inputs[0]
         assert x is not None
-        require(_is_private(x), "others read what is rearranged", x)
+        require(_is_private(x), "the rearranged value has other readers", x)
         attrs = {key: value for key, value in m.node("quantize").attrs.items() if key != "axis"}
         moved = op.QuantizeLinear(x, *y.scalars(op), **attrs)
         moved.type = _like(x, y)

@@ -106,7 +106,7 @@ def _read(node: Node, q: Value, real: Value, axis: int | None) -> Quantized:
     require(zero is None or zero.is_const, "the zero point is not a constant", zero)
     if not scale.is_scalar_const:
         along = axis is not None and q.rank is not None and attribute(node, "axis") % q.rank == axis % q.rank
-        require(along and scale.rank == 1, "the kernel has one scale for all of this", scale)
+        require(along and scale.rank == 1, "the kernel supports one scale per tensor only", scale)
     return Quantized(q, scale, zero)
 
 
@@ -148,5 +148,5 @@ def bias_in_units(op: Builder, bias: Value | None, a: Quantized, b: Quantized, a
         whole = np.rint(real / unit)
         exact = np.abs(whole) < 2**31
         exact &= (whole * unit).astype(np.float32) == real
-    require(exact.all() and whole.shape == real.shape, "the bias is no whole number of units", bias)
+    require(exact.all() and whole.shape == real.shape, "the bias is not an integer multiple of the unit", bias)
     return op.const(whole.astype(np.int32))
