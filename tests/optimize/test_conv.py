@@ -125,7 +125,7 @@ KEPT = {
     ),
     "pad that cuts": Case(
         "a = Pad(x, p) y = Conv(a, w)", ["Pad", "Conv"],
-        consts={"w": W, "p": np.array([0, 0, -1, 0, 0, 0, 0, 0])}, reason="it cuts",
+        consts={"w": W, "p": np.array([0, 0, -1, 0, 0, 0, 0, 0])}, reason="it crops",
     ),
     "pad by reflection": Case(
         'a = Pad<mode="reflect">(x, p) y = Conv(a, w)', ["Pad", "Conv"], consts={"w": W, "p": PADS},

@@ -73,7 +73,7 @@ KEPT = {
         symbols={"x": "[rows, 3]", "z": "[lines, 4]"}, reason="larger than",
     ),
     "a term of rank 3": Case(
-        "a = MatMul(x, w) y = Add(a, b)", ["MatMul", "Add"], X, {"w": W, "b": (2, 1, 4)}, reason="a matrix or less"
+        "a = MatMul(x, w) y = Add(a, b)", ["MatMul", "Add"], X, {"w": W, "b": (2, 1, 4)}, reason="at most two axes"
     ),
     "integers": Case(
         "a = MatMul(x, w) y = Add(a, b)", ["MatMul", "Add"], {"x": np.arange(6).reshape(2, 3)},

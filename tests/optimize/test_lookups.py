@@ -30,7 +30,7 @@ FOLDED = {
 
 KEPT = {
     "another order": Case(
-        HOT, ["Equal", "Cast", "MatMul"], {"x": ROWS}, {"order": ORDER[::-1].copy(), "w": TABLE}, reason="the compared constants are not 0"
+        HOT, ["Equal", "Cast", "MatMul"], {"x": ROWS}, {"order": ORDER[::-1].copy(), "w": TABLE}, reason="not 0, 1, 2"
     ),
     "not finite": Case(
         HOT, ["Equal", "Cast", "MatMul"], {"x": ROWS}, {"order": ORDER, "w": np.full(TABLE, np.inf, np.float32)},
@@ -38,11 +38,11 @@ KEPT = {
     ),
     "no sign": Case(
         HOT, ["Equal", "Cast", "MatMul"], {"x": np.abs(ROWS).astype(np.uint8)},
-        {"order": ORDER.astype(np.uint8), "w": TABLE}, reason="that indices have",
+        {"order": ORDER.astype(np.uint8), "w": TABLE}, reason="an index type",
     ),
     "as many as bytes can count": Case(
         HOT, ["Equal", "Cast", "MatMul"], {"x": ROWS.astype(np.int8)},
-        {"order": np.arange(128, dtype=np.int8), "w": (128, 5)}, reason="that indices have",
+        {"order": np.arange(128, dtype=np.int8), "w": (128, 5)}, reason="an index type",
     ),
     "one for each lookup": Case(
         "g = Gather(w, x) y = Add(g, b)", ["Gather", "Add"], {"x": np.array([3, 0])}, {"w": TABLE, "b": (2, 1)}
