@@ -24,7 +24,7 @@ from sardonyx.providers.cpu.kernels.gemm.contraction import multiply_adds
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import DOUBLED, Analysis
-from sardonyx.providers.cpu.program.steps import SizeRange, Ref, Step
+from sardonyx.providers.cpu.program.steps import Ref, SizeRange, Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
 MIN_FEW = 8
