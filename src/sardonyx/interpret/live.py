@@ -17,7 +17,7 @@ class Live:
     """Counts, against a budget, the live memory that one program's steps have allocated."""
 
     def __init__(self, budget: Budget, given: Iterable[Any]) -> None:
-        """``given`` were counted by whoever made them, so they are not counted again."""
+        """The makers of ``given`` have counted them, so they are not counted again."""
         self._budget, self._before = budget, budget.held_nbytes
         self._owners: dict[int, list[Any]] = {id(o): [o, 1, 0] for value in given for o in _owners(value)}
 

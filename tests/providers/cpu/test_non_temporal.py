@@ -10,7 +10,7 @@ import pytest
 from sardonyx import dtypes
 from sardonyx.lower.groups import Storage, View
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES, named
-from sardonyx.providers.cpu.program import steps
+from sardonyx.providers.cpu.program import analysis
 from sardonyx.providers.cpu.program.analysis import Target
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Memory
@@ -65,7 +65,7 @@ def test_non_temporal_stores_are_for_large_outputs() -> None:
         return View(Storage(kind, dtypes.f32, rows << 20), (rows, 1 << 20), (1 << 20, 1))
 
     x86, arm = Target(named("skylake-avx512")), Target(named("neoverse-n1"))
-    far = steps.FAR * x86.isa.l2_nbytes // (4 << 20) + 1
+    far = analysis.FAR * x86.isa.l2_nbytes // (4 << 20) + 1
     assert x86.writes_non_temporal(view(far))
     assert not x86.writes_non_temporal(view(0))
     assert not x86.writes_non_temporal(view(far, "temporary"))

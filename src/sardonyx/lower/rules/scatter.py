@@ -78,7 +78,7 @@ def _position(e: Emitter, start: Expr, step: Expr, room: Expr, *, circular: bool
 
 @rule("TensorScatter")
 def tensor_scatter(low: Lowering, node: Node) -> None:
-    """A Scatter along ``axis``: the updates of each batch entry begin at a position of its own."""
+    """A Scatter along ``axis``: the updates of each batch entry begin at that entry's own position."""
     past, update, starts = low.view(low.input(0)), low.view(low.input(1)), node.input(2)
     axis = axis_of(node.attrs.get("axis", -2), len(past.shape))
     require_within(low, past, update, axis)

@@ -35,9 +35,9 @@ def rotate(op: Builder, x: Value, positions: Value, cos: Value, sin: Value, inte
     width = None if cos.shape is None else cos.shape[-1]
     if isinstance(width, int):
         return op.RotaryEmbedding(x, cos, sin, positions, interleaved=interleaved, rotary_embedding_dim=2 * width)
-    turning = op.Mul(dim(op, cos, -1), op.const([2]))
-    turned = op.RotaryEmbedding(slice_axis(op, x, 0, turning, 3), cos, sin, positions, interleaved=interleaved)
-    return op.Concat(turned, slice_axis(op, x, turning, END, 3), axis=3)
+    rotated_size = op.Mul(dim(op, cos, -1), op.const([2]))
+    rotated = op.RotaryEmbedding(slice_axis(op, x, 0, rotated_size, 3), cos, sin, positions, interleaved=interleaved)
+    return op.Concat(rotated, slice_axis(op, x, rotated_size, END, 3), axis=3)
 
 
 @expand("RotaryEmbedding", domain=MICROSOFT)

@@ -33,8 +33,8 @@ class FuseFlatAttention(Fusion):
     def pattern(self, op: Any, to: Any) -> Any:
         raw = op.MatMul(Flat("a"), Flat("b"))
         opened = op.either(op.call("", "Reshape", raw, Var("r4"), name="open"), raw)
-        turned = op.either(op.call("", "Transpose", opened, perm=SWAP, name="turned"), opened)
-        closed = op.maybe("Reshape", masked(op, turned), Var("r3"), name="scores")
+        transposed = op.either(op.call("", "Transpose", opened, perm=SWAP, name="transposed"), opened)
+        closed = op.maybe("Reshape", masked(op, transposed), Var("r3"), name="scores")
         soft = op.Softmax(closed, axis=lambda a: a in (-1, 2, 3))
         weights = op.maybe("Reshape", soft, Var("w3"), name="weights")
         return op.call("", "Reshape", op.MatMul(weights, Flat("v"), name="product"), to, name="out")
@@ -49,7 +49,7 @@ class FuseFlatAttention(Fusion):
             require(kept, "a Reshape changes more than batch and heads", y)
         hidden = any(name.startswith(("mask", "fill")) for name in m.values)
         require("open" in found or not hidden, "the mask has batch and heads in one axis", m.a)
-        q3, k3 = (m.a, m.b) if "turned" not in found else (m.b, m.a)
+        q3, k3 = (m.a, m.b) if "transposed" not in found else (m.b, m.a)
         q, k = (_open(op, x, heads, swap=x is m.b) for x in (q3, k3))
         y = typed(attend(op, m, q, k, _open(op, m.v, heads)))
         out = found["out"]

@@ -105,8 +105,8 @@ class FuseTransposeGemm(Fusion):
 
     def rewrite(self, op: Builder, m: Match) -> Any:
         gemm = m.node("gemm")
-        turned = {"transA": 1 - int(attribute(gemm, "transB")), "transB": 1 - int(attribute(gemm, "transA"))}
-        return op.Gemm(m.b, m.a, alpha=attribute(gemm, "alpha"), **turned)
+        transposed = {"transA": 1 - int(attribute(gemm, "transB")), "transB": 1 - int(attribute(gemm, "transA"))}
+        return op.Gemm(m.b, m.a, alpha=attribute(gemm, "alpha"), **transposed)
 
 
 class FoldIntoGemm(Fusion):
@@ -158,11 +158,11 @@ class FoldMatMulBatchNorm(Fusion):
     """
 
     def pattern(self, op: Any, a: Any, b: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
-        turned = op.Transpose(op.MatMul(a, b, name="product"), name="turn")
-        return normalized(op, turned, scale, bias, mean, var)
+        transposed = op.Transpose(op.MatMul(a, b, name="product"), name="transpose")
+        return normalized(op, transposed, scale, bias, mean, var)
 
     def rewrite(self, op: Builder, m: Match) -> Any:
-        weight, perm = constant(m.b, "the weight"), m.node("turn").attrs.get("perm")
+        weight, perm = constant(m.b, "the weight"), m.node("transpose").attrs.get("perm")
         require(len(weight.shape) == 2, "the weight is not a matrix", m.b)
         require(perm is not None and perm[1] == len(perm) - 1, "the columns of the product are not the channels")
         cols = weight.shape[1]

@@ -122,10 +122,10 @@ class MultiplyIntegersAdd(_Product):
 
     def rewrite(self, op: Builder, m: Match) -> Any:
         gemm = m.node("product")
-        turned = [bool(attribute(gemm, name)) for name in ("transA", "transB")]
-        a, b = factor(m.node("left")), factor(m.node("right"), 0 if turned[1] else 1)
-        _require_terms((a.q.shape or ())[0 if turned[0] else 1 :][:1], a.q)
-        left, right = (op.Transpose(x.q, perm=[1, 0]) if t else x.q for x, t in zip((a, b), turned, strict=True))
+        transposed = [bool(attribute(gemm, name)) for name in ("transA", "transB")]
+        a, b = factor(m.node("left")), factor(m.node("right"), 0 if transposed[1] else 1)
+        _require_terms((a.q.shape or ())[0 if transposed[0] else 1 :][:1], a.q)
+        left, right = (op.Transpose(x.q, perm=[1, 0]) if t else x.q for x, t in zip((a, b), transposed, strict=True))
         y = _real(op, op.MatMulInteger(left, right, a.zero, b.zero), units(op, a, b))
         alpha, beta = float(attribute(gemm, "alpha")), float(attribute(gemm, "beta"))
         if alpha != 1:

@@ -60,10 +60,10 @@ class FoldTransposeReduce(Fusion):
 
     def pattern(self, op: Any, x: Any) -> Any:
         kinds = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2")
-        return op.call("", kinds, op.Transpose(x, name="turn"), Constant("axes"), name="reduce", keepdims=0)
+        return op.call("", kinds, op.Transpose(x, name="transpose"), Constant("axes"), name="reduce", keepdims=0)
 
     def rewrite(self, op: Builder, m: Match) -> Any:
-        perm, reduce = perm_of(m.node("turn")), m.node("reduce")
+        perm, reduce = perm_of(m.node("transpose")), m.node("reduce")
         require(perm, "the rank of the input is not known, or 0", m.x)
         assert perm is not None
         axes = {a % len(perm) for a in m.axes.numpy().tolist()}
@@ -80,16 +80,16 @@ def fold_shape_of_transpose(graph: Graph, log: Log) -> None:
 
 
 def _shape_of_transpose(op: Builder, node: Node) -> Found | None:
-    turned = node.inputs[0]
-    turn = turned.producer if turned is not None else None
-    perm = perm_of(turn)
-    if turned is None or turn is None or perm is None or node.attrs.get("start") or "end" in node.attrs:
+    transposed = node.inputs[0]
+    transpose = transposed.producer if transposed is not None else None
+    perm = perm_of(transpose)
+    if transposed is None or transpose is None or perm is None or node.attrs.get("start") or "end" in node.attrs:
         return None
-    if turned.is_output or any(reader.op_type != "Shape" for reader in turned.consumers):
+    if transposed.is_output or any(reader.op_type != "Shape" for reader in transposed.consumers):
         return None
-    shape = op.Shape(turn.inputs[0])
+    shape = op.Shape(transpose.inputs[0])
     shape.type = TensorType(dtypes.i64, (len(perm),))
-    return [op.Gather(shape, perm)], [turn]
+    return [op.Gather(shape, perm)], [transpose]
 
 
 @optimization("CancelTransposes")
@@ -108,7 +108,7 @@ def _regions(graph: Graph) -> list[list[Node]]:
     ranks: dict[Node, int | None] = {}
     region: dict[Node, list[Node]] = {}
     found = []
-    for start in (near for turn in transposes for near in _neighbours(turn)):
+    for start in (near for transpose in transposes for near in _neighbours(transpose)):
         if start in region or start.graph is not graph:
             continue
         rank = ranks[start] = member_rank(start)
@@ -166,8 +166,8 @@ class _Border:
         for v in self.entering:
             if (perm := perm_of(v.producer)) is not None:
                 wanted[tuple(inverse(perm))] += 1
-        for turn in self.transposes:
-            if (perm := perm_of(turn)) is not None:
+        for transpose in self.transposes:
+            if (perm := perm_of(transpose)) is not None:
                 wanted[tuple(perm)] += 1
         return [list(perm) for perm, _ in wanted.most_common(CANDIDATES)]
 
@@ -182,8 +182,8 @@ class _Border:
             else:
                 total += (v in self.private) - (composed(perm, order) != identity)
         back = inverse(order)
-        for turn in self.transposes:
-            perm = perm_of(turn)
+        for transpose in self.transposes:
+            perm = perm_of(transpose)
             total += perm is not None and composed(back, perm) == identity
         return total
 
@@ -215,36 +215,36 @@ def _permute(border: _Border, order: Perm, saved: int, log: Log) -> None:
             if v not in new:
                 new[v] = _entering(op, v, order) if v in entering else op.const(permuted_const(v, order, border.rank))
             inputs[i] = new[v]
-        outs = [Value(f"{out.name}/turned", _permuted_type(out, order)) for out in node.outputs]
+        outs = [Value(f"{out.name}/transposed", _permuted_type(out, order)) for out in node.outputs]
         op.call("", node.op_type, *inputs, outputs=outs, **attrs)
-        for out, turned in zip(node.outputs, outs, strict=True):
-            new[out] = turned
+        for out, transposed in zip(node.outputs, outs, strict=True):
+            new[out] = transposed
             if out in leaving:
                 old.append(out)
-                now.append(op.Transpose(turned, perm=back))
-            for turn in (t for t in border.transposes if t.inputs[0] is out):
-                perm = perm_of(turn)
+                now.append(op.Transpose(transposed, perm=back))
+            for transpose in (t for t in border.transposes if t.inputs[0] is out):
+                perm = perm_of(transpose)
                 assert perm is not None
                 both = composed(back, perm)
-                old.append(turn.output)
-                now.append(turned if both == sorted(both) else op.Transpose(turned, perm=both))
+                old.append(transpose.output)
+                now.append(transposed if both == sorted(both) else op.Transpose(transposed, perm=both))
         made += op.made
     transposes = [v.producer for v in border.entering if v.producer is not None and v.producer.op_type == "Transpose"]
     nodes = [*border.transposes, *reversed(border.nodes), *transposes]
-    log.replace(graph, nodes, old, now, made, f"{len(border.nodes)} nodes turned, {saved} Transpose fewer")
+    log.replace(graph, nodes, old, now, made, f"{len(border.nodes)} nodes permuted, {saved} Transpose fewer")
 
 
 def _entering(op: Builder, value: Value, order: Perm) -> Value:
     perm = perm_of(value.producer)
     if perm is None or value.producer is None or value.producer.inputs[0] is None:
-        turned = op.Transpose(value, perm=order)
+        transposed = op.Transpose(value, perm=order)
     else:
         source, both = value.producer.inputs[0], composed(perm, order)
         if both == sorted(both):
             return source
-        turned = op.Transpose(source, perm=both)
-    turned.type = _permuted_type(value, order)
-    found: Value = turned
+        transposed = op.Transpose(source, perm=both)
+    transposed.type = _permuted_type(value, order)
+    found: Value = transposed
     return found
 
 

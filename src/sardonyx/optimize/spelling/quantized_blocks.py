@@ -31,9 +31,9 @@ class SpellMatMulNBits(Fusion):
     def pattern(self, op: Any, x: Any, w: Any, s: Any) -> Any:
         dense = op.DequantizeLinear(w, s, op.optional("z"), block_size=bool, name="dense")
         cut = op.either(dense, op.Slice(dense, starts=[0], axes=[1], steps=None))
-        turned = op.Transpose(cut, perm=[1, 0])
+        transposed = op.Transpose(cut, perm=[1, 0])
         gemm = op.Gemm(x, cut, op.optional("bias"), transA=0, alpha=1.0, beta=1.0, name="product")
-        return op.MatMul(x, dense, name="product"), op.MatMul(x, turned, name="product"), gemm
+        return op.MatMul(x, dense, name="product"), op.MatMul(x, transposed, name="product"), gemm
 
     def rewrite(self, op: Builder, m: Match) -> Any:
         dense, product, bias = m.node("dense"), m.node("product"), m.values.get("bias")

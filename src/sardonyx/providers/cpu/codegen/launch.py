@@ -32,7 +32,7 @@ def word(value: float, dtype: DType) -> int:
 
 
 class Signature(NamedTuple):
-    """What a call needs of a kernel that is compiled already."""
+    """The parameters of a compiled kernel, for calling it."""
 
     name: str
     params: Mapping[str, tuple[str, DType]]

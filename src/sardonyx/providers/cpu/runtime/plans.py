@@ -243,8 +243,9 @@ class Shape:
         return Schedule(threads if total > ALONE_S else 1, rows, ends, is_quick, trial)
 
     def took(self, seconds: float) -> None:
-        """Record the time of a run in slices. If it was shorter than one slice, later runs are not cut, unless control
-        flow may make them longer.
+        """Record the time of a run that was cut into slices.
+
+        If it took less than one slice, later runs are not cut, unless control flow may make them longer.
         """
         table = self.plan.table
         if seconds < SLICE_S and not any(step.is_control for step in table.steps):

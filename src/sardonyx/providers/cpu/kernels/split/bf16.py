@@ -113,7 +113,7 @@ def split_bf16(
 
 
 class _Tile:
-    """16 lines by 32 numbers along k of the source."""
+    """A block of the source: 16 rows or columns by 32 elements along k."""
 
     def __init__(self, k: Kernel, x: Buf, x_line: Val, x_k: Val, is_direct: bool, worst: Var) -> None:
         self.k, self.x, self.x_line, self.x_k, self.is_direct, self.worst = k, x, x_line, x_k, is_direct, worst
