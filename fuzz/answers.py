@@ -32,6 +32,27 @@ def is_nan_for_0(_: Operands, ours: Any, theirs: Any) -> bool:
     return bool((np.isnan(ours) & (theirs == 0))[_others(ours, theirs)].all())
 
 
+def is_nan_where_other(_: Operands, ours: Any, theirs: Any) -> bool:
+    return bool(np.isnan(ours[_others(ours, theirs)]).all())
+
+
+def ours_is_0_where_other(_: Operands, ours: Any, theirs: Any) -> bool:
+    """Whether ours is 0 where the two differ, even by little, and they do."""
+    others = ~np.isclose(ours, theirs, rtol=1e-2, atol=0, equal_nan=True)
+    return bool(others.any() and (ours[others] == 0).all())
+
+
+def are_halves(_: Operands, ours: Any, theirs: Any) -> bool:
+    """Whether ours has float16's digits, and theirs is the same but for rounding to float16."""
+    with np.errstate(over="ignore"):
+        halves = ours.astype(np.float16)
+    return np.array_equal(halves, ours, equal_nan=True) and np.allclose(ours, theirs, 2**-9, 2**-24, equal_nan=True)
+
+
+def is_near(_: Operands, ours: Any, theirs: Any) -> bool:
+    return np.allclose(ours.astype(np.float64), theirs.astype(np.float64), rtol=2e-2, atol=1e-2, equal_nan=True)
+
+
 def is_0_for_nan(given: Operands, ours: Any, theirs: Any) -> bool:
     return is_nan_for_0(given, theirs, ours)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from fuzz import answers, conditions
+from fuzz import ancestry, answers, conditions
 from fuzz.cases import Case, Run
 
 
@@ -52,6 +52,8 @@ class Explanation:
     """Holds only where a node of the graph and its operands are so."""
     answers: Callable[[conditions.Operands, Any, Any], bool] | None = None
     """Holds only where our answer and theirs, arrays of one shape, are so, given the operands of a node."""
+    behind: tuple[str, ...] = ()
+    """Holds only where the result is computed by all of these operators, too."""
     oracle: str = ""
     """Holds only where this other oracle agrees with us: ``reference``, the reference provider, or ``onnx``."""
 
@@ -60,6 +62,9 @@ REFERENCE = "reference"
 NONE_MADE = "nothing tells the shape of elements that no trip made"
 OUTSIDE = "what a float outside of an integer type becomes is the machine's choice"
 NO_MEAN = "the mean of nothing is NaN, as in onnx.reference; onnxruntime gives 0"
+NO_DENORMALS = "a softmax gives 0 where its result would be denormal"
+NAN_IN_ORDER = "NaN is the largest, as in onnx.reference; onnxruntime has no order for it"
+NAN_IN_WINDOW = "the maximum of a window with NaN is NaN; onnxruntime's and onnx.reference's follow from the order"
 ORT_EMPTY = "onnxruntime keeps the shape of an empty operand"
 NO_CROP = "padding is never negative, as for Conv; onnxruntime crops, but for a MaxPool of float32, which it refuses"
 NO_STEPS = "a recurrence over no steps ends in its initial state"
@@ -111,12 +116,51 @@ EXPLAINED: tuple[Explanation, ...] = (
         "compiled code scales in float32, where a scale that float16 cannot hold is finite",
     ),
     Explanation("ReduceMean", "nan), expected", (), NO_MEAN),
-    Explanation("Sign", "nan), expected", (), NO_MEAN, model_has=(b"ReduceMean",)),
+    Explanation("*", "nan), expected", (), NO_MEAN, behind=("ReduceMean",), answers=answers.is_nan_for_0),
+    Explanation("Sign", "nan), expected", (), NO_MEAN, behind=("ReduceMean",)),
+    Explanation(
+        "*", "nan), expected", (), NAN_IN_WINDOW, behind=("MaxPool", "Sqrt"), answers=answers.is_nan_where_other
+    ),
+    Explanation(
+        "Resize",
+        "nan), expected",
+        (),
+        "a neighbour of weight 0 is multiplied too, as in onnxruntime, and NaN times 0 is NaN",
+        behind=("Sqrt",),
+        answers=answers.is_nan_where_other,
+    ),
+    Explanation("Pow", " elements", (), NO_DENORMALS, behind=("Softmax",), answers=answers.ours_is_0_where_other),
+    Explanation("Equal", "True, expected False", (), NO_DENORMALS, behind=("Softmax",)),
+    Explanation("TopK", " int64 elements", (), NO_DENORMALS, behind=("Softmax",)),
+    Explanation("TopK", " int64 elements", (), NAN_IN_ORDER, behind=("Pow",)),
+    Explanation(
+        "Cast",
+        " float32 elements",
+        (),
+        "elements that were float16 before have the digits of float16; onnxruntime computes in float32",
+        answers=answers.are_halves,
+    ),
+    Explanation(
+        "Pow",
+        " float16 elements",
+        (),
+        "a power magnifies how its operand, a sum near 0, was rounded to float16",
+        behind=("Add",),
+        answers=answers.is_near,
+    ),
+    Explanation(
+        "*",
+        "4611686018427387904]",
+        (),
+        "-1 beside a copied size of 0 stands for the sizes that are left; onnxruntime divides by 0",
+        behind=("Reshape",),
+        are_both_empty=True,
+    ),
     Explanation(
         "If",
         "np.float64(0.0), expected np.float64(1.0)",
         (),
-        "a softmax gives 0 where its result would be denormal, and a sign shows it",
+        NO_DENORMALS,
         model_has=(b"Softmax",),
     ),
     Explanation(
@@ -126,12 +170,16 @@ EXPLAINED: tuple[Explanation, ...] = (
         "among elements that are equal but for rounding, the one that is the maximum follows from it",
         model_has=(b"Resize",),
     ),
-    Explanation(
-        "Pow",
-        " elements",
-        (),
-        "a power magnifies what precision 'medium' leaves out of a product near 0",
-        precisions=("medium",),
+    *(
+        Explanation(
+            operator,
+            " elements",
+            (),
+            "a power magnifies what precision 'medium' leaves out of a product near 0",
+            behind=("Pow",),
+            precisions=("medium",),
+        )
+        for operator in ("Pow", "SequenceConstruct", "ConcatFromSequence")
     ),
     Explanation(
         "Elu",
@@ -147,9 +195,7 @@ EXPLAINED: tuple[Explanation, ...] = (
         "elements that were float32 before have the digits of float32",
         model_has=(b"LayerNormalization",),
     ),
-    Explanation(
-        "TopK", "nan), expected", (), "NaN is the largest, as in onnx.reference; onnxruntime has no order for it"
-    ),
+    Explanation("TopK", "nan), expected", (), NAN_IN_ORDER),
     Explanation(
         "ZipMap",
         " elements",
@@ -336,6 +382,8 @@ def _holds(e: Explanation, found: Difference) -> bool:
     if e.empty and not any(a.name == e.empty and not a.ints for n in _nodes(case) for a in n.attribute):
         return False
     if e.attributes is not None and not _has(case, *e.attributes):
+        return False
+    if e.behind and not ancestry.computed_by(onnx.load_from_string(case.model), found.subject) >= {*e.behind}:
         return False
     return _is_met(e, found) and (not e.oracle or found.agrees(e.oracle))
 
