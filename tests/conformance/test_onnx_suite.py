@@ -1,9 +1,9 @@
-"""ONNX's backend suite, whole: no case is skipped and none is left out."""
+"""ONNX's backend suite: how a case is run, and slices of it at other levels. The whole of it: ``test_providers``."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,10 +36,15 @@ def at_level(level: str) -> ort.SessionOptions:
     return options
 
 
-def run_case(case: Case, options: ort.SessionOptions, spreads: Callable[[Case, list[Any]], list[Any]] = exact) -> None:
+def run_case(
+    case: Case,
+    options: ort.SessionOptions,
+    spreads: Callable[[Case, list[Any]], list[Any]] = exact,
+    providers: Sequence[str] | None = None,
+) -> ort.InferenceSession:
     """``spreads`` says how far each output may be from the expected one, in addition to the case's tolerances."""
     model = case.model()
-    session = ort.InferenceSession(model.SerializeToString(), options)
+    session = ort.InferenceSession(model.SerializeToString(), options, providers)
     sets = list(case.data_sets())
     assert sets
     for inputs, outputs in sets:
@@ -48,7 +53,7 @@ def run_case(case: Case, options: ort.SessionOptions, spreads: Callable[[Case, l
         before = copy.deepcopy(inputs)
         scribble(session.run(names, feeds), arrays_of(inputs))
         if any(word in case.name for word in DRAWS):
-            session = ort.InferenceSession(model.SerializeToString(), options)
+            session = ort.InferenceSession(model.SerializeToString(), options, providers)
         got = session.run(names, feeds)
         assert len(got) == len(outputs)
         for now, then in zip(arrays_of(inputs), arrays_of(before), strict=True):
@@ -58,6 +63,7 @@ def run_case(case: Case, options: ort.SessionOptions, spreads: Callable[[Case, l
                 assert_bernoulli(value, expected, inputs[0])
             else:
                 assert_same(value, toward(value, expected, spread), case.rtol, case.atol)
+    return session
 
 
 def arrays_of(value: Any) -> list[np.ndarray]:
@@ -100,11 +106,6 @@ def test_the_suite_is_whole() -> None:
     assert len(names) == len(set(names))
     if onnx.__version__ == "1.23.2":
         assert len(names) == 2024
-
-
-@pytest.mark.parametrize("case", every(), ids=lambda c: c.name)
-def test_at_default_settings(case: Case) -> None:
-    run_case(case, at_level("default"))
 
 
 @pytest.mark.parametrize("level", OTHERS)
