@@ -19,6 +19,8 @@ from tests.slices import OFFSET, TEST_ALL, VARIABLE, is_taken
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = Path(os.environ.get("SARDONYX_MODELS") or ROOT.parent / "shared" / "models")
 
+os.environ.setdefault("SARDONYX_VERIFY", "1")  # a defect that another provider would make good fails a test
+
 hypothesis.settings.register_profile("sardonyx", deadline=None)  # a first example may compile
 hypothesis.settings.load_profile("sardonyx")
 
@@ -59,6 +61,12 @@ def _on_other_chips(test: list[pytest.Item]) -> list[pytest.Item]:
         return []
     others = [item for item, chip in zip(test, chips, strict=True) if chip is not None]
     return [item for k, item in enumerate(others) if not is_taken(k, len(set(chips)))]
+
+
+@pytest.fixture
+def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As users run it: compiled models are kept between starts, and another provider makes defects good."""
+    monkeypatch.delenv("SARDONYX_VERIFY", raising=False)
 
 
 @pytest.fixture(scope="session")

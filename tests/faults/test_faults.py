@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("unverified")
+
 PROGRAMS = {
     "no space": ("disk", errno.ENOSPC),
     "a broken disk": ("disk", errno.EIO),

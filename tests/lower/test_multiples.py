@@ -64,6 +64,7 @@ def test_parts_without_ambiguous_broadcasts_need_no_multiples(body: str, inputs:
     assert multiples(part_of(graph), GraphFacts.of(graph)) is None
 
 
+@pytest.mark.usefixtures("unverified")
 @pytest.mark.parametrize("is_kept", [False, True], ids=["compiled", "kept"])
 def test_other_sizes_run_too(is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"<ir_version: 10, opset_import: [{OPSETS}]> g ({IMAGE}) => ({RESULT}) {{ {PYRAMID} }}"

@@ -66,6 +66,7 @@ def test_a_graph_is_cut_at_changes_of_owner_and_still_right() -> None:
     assert rows["Exp"].reason == "doubling: it is not a Neg"
 
 
+@pytest.mark.usefixtures("unverified")
 def test_a_part_that_fails_to_compile_runs_on_the_last_provider(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,8 @@ from sardonyx.providers.cpu.runtime import deferred
 from sardonyx.session import compiled_cache
 from sardonyx.session.compiled_cache import CachedEngine
 
+pytestmark = pytest.mark.usefixtures("unverified")
+
 TEXT = """
 <ir_version: 10, opset_import: ["": 21], producer_name: "us", metadata_props: ["colour": "red"]>
 g (float[batch, 8] x, int64[2] i) => (float[batch, 4] y, float[2, 4] z)

@@ -21,6 +21,8 @@ from sardonyx.providers.cpu.program import constants
 from sardonyx.session import array_file, compiled_cache
 from sardonyx.session.compiled_cache import CachedEngine
 
+pytestmark = pytest.mark.usefixtures("unverified")
+
 TILES = "sapphirerapids"
 TEXT = """
 <ir_version: 10, opset_import: ["": 21]>

@@ -16,6 +16,8 @@ from sardonyx.errors import Fail
 from sardonyx.files import SourceFile
 from session import live_files
 
+pytestmark = pytest.mark.usefixtures("unverified")
+
 
 @pytest.mark.sliced(2)
 @pytest.mark.parametrize("mode", live_files.MODES)

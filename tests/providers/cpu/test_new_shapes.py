@@ -116,6 +116,7 @@ def test_new_shapes_in_arrays_of_the_callers() -> None:
         check([y, binding.get_outputs()[1].numpy()], **feeds(n))
 
 
+@pytest.mark.usefixtures("unverified")
 def test_new_shapes_of_a_cached_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
     (tmp_path / "model.onnx").write_bytes(model())
