@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
+from onnx import helper
 
+import sardonyx
 from ops.peers import meaning, normal, same
 from sardonyx import dtypes, errors
 from sardonyx.ir.scalar import run_numpy, trace
@@ -81,3 +83,14 @@ def test_the_known_answers_of_philox(counter, seed, words):
         program = trace(lambda e, c, f, s, i=i: random._words(e, c, f, s)[i], (True,) * 3)
         got = run_numpy(program, np.array([counter]), np.asarray(0), np.asarray(seed))
         assert int(got[0]) == word
+
+
+@pytest.mark.parametrize("dtype", [1 << 31, -(1 << 63), 0, 99])
+def test_unknown_types_are_told(dtype: int) -> None:
+    """They do not fit the field of a declared type, either."""
+    node = helper.make_node("RandomUniform", [], ["y"], shape=[2], dtype=dtype)
+    y = helper.make_tensor_value_info("y", 1, None)
+    opsets = [helper.make_opsetid("", 21)]
+    model = helper.make_model(helper.make_graph([node], "g", [], [y]), ir_version=10, opset_imports=opsets)
+    with pytest.raises(errors.InvalidGraph):
+        sardonyx.InferenceSession(model.SerializeToString()).run(None, {})

@@ -21,7 +21,7 @@ from numpy.random import RandomState
 
 from sardonyx import dtypes, forks
 from sardonyx.dtypes import DType
-from sardonyx.errors import InvalidArgument
+from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.ir.scalar import Emitter, Expr, run_numpy, trace
 from sardonyx.ops.axes import Array, scalar, widen_floats
 from sardonyx.ops.limits import check_elements
@@ -137,7 +137,10 @@ def _draw(
 
 def type_of(dtype: int | None, like: DType | None = None) -> DType:
     if dtype is not None:
-        return dtypes.of_onnx(dtype)
+        try:
+            return dtypes.of_onnx(dtype)
+        except KeyError:
+            raise InvalidGraph("ONNX has no such type of elements", got=dtype) from None
     assert like is not None
     return like
 
