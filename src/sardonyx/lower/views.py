@@ -66,10 +66,10 @@ def permuted(view: View, perm: Sequence[int]) -> View:
 
 def inserted(view: View, axis: int, size: Known = 1) -> View:
     """With a new axis along which the elements are broadcast."""
-    shape, strides = list(view.shape), list(view.strides)
-    shape.insert(axis, size)
-    strides.insert(axis, 0)
-    return replace(view, shape=tuple(shape), strides=tuple(strides))
+    shape, strides = view.shape, view.strides
+    return View(
+        view.storage, (*shape[:axis], size, *shape[axis:]), (*strides[:axis], 0, *strides[axis:]), view.offset
+    )  # fmt: skip
 
 
 def selected(view: View, axis: int, index: Known = 0) -> View:

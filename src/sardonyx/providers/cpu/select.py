@@ -44,7 +44,7 @@ from sardonyx.providers.cpu.kernels.attention import amx as attention_amx
 from sardonyx.providers.cpu.kernels.attention import linear
 from sardonyx.providers.cpu.kernels.attention import vector as attention_vector
 from sardonyx.providers.cpu.kernels.common import custom
-from sardonyx.providers.cpu.kernels.common.matrices import Problem, problem
+from sardonyx.providers.cpu.kernels.common.matrices import Problem
 from sardonyx.providers.cpu.kernels.conv import (
     depthwise_nchw,
     depthwise_nhwc,
@@ -62,6 +62,7 @@ from sardonyx.providers.cpu.kernels.conv import (
 )
 from sardonyx.providers.cpu.kernels.conv import int8_slices as conv_int8_slices
 from sardonyx.providers.cpu.kernels.gemm import amx, contraction, int8_slices
+from sardonyx.providers.cpu.kernels.gemm.contraction import problem_of
 from sardonyx.providers.cpu.kernels.image import grid_sample, pool_nchw, pool_nhwc, resize, roi_align
 from sardonyx.providers.cpu.kernels.index import cumulative_sum, gather, nms, nonzero, scatter, top_k, unique
 from sardonyx.providers.cpu.kernels.loops import copy, fill, interleave, loop, random_stream
@@ -81,16 +82,18 @@ def _product(name: str, steps: Callable[[Problem, Analysis], list[Step]], suppor
     """A variant whose kernel takes a contraction as a ``Problem``."""
 
     def refusal(group: Contraction, analysis: Analysis) -> Refusal | None:
-        return contraction.refusal(group) or supports(problem(group), analysis)
+        return contraction.refusal(group) or supports(problem_of(group, analysis), analysis)
 
     def of_problem(take: Callable[[Problem, Analysis], Any]) -> Callable[[Contraction, Analysis], Any]:
-        return lambda group, analysis: take(problem(group), analysis)
+        return lambda group, analysis: take(problem_of(group, analysis), analysis)
 
     taken = {key: of_problem(take) for key, take in more.items() if key != "few"}
     return Variant(name, of_problem(steps), refusal, few=more.get("few"), **taken)
 
 
-_FEW_ROWS = FewSizes(lambda group, analysis: contraction.few_rows(problem(group), analysis), ("gemm.vector",))
+_FEW_ROWS = FewSizes(
+    lambda group, analysis: contraction.few_rows(problem_of(group, analysis), analysis), ("gemm.vector",)
+)
 _FEW_OUTPUTS = FewSizes(
     few_outputs.few_outputs, ("conv.few_filters", "conv.winograd_nhwc", "conv.nhwc", "conv.few_outputs")
 )

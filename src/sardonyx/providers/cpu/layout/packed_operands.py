@@ -16,9 +16,10 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Attention, Contraction, Group, Loop, Storage, View
-from sardonyx.providers.cpu.kernels.common.matrices import Problem, of_known, problem
+from sardonyx.providers.cpu.kernels.common.matrices import Problem, of_known
 from sardonyx.providers.cpu.kernels.gemm import amx as gemm_amx
 from sardonyx.providers.cpu.kernels.gemm import int8_slices
+from sardonyx.providers.cpu.kernels.gemm.contraction import problem_of
 from sardonyx.providers.cpu.kernels.loops import loop
 from sardonyx.providers.cpu.kernels.split.bf16 import PANEL, STEP, PackedOperand, TiledOperand, step_elements
 from sardonyx.providers.cpu.language.values import bf16, i32
@@ -52,7 +53,7 @@ class _TileProduct:
 
     @staticmethod
     def of(group: Contraction, analysis: Analysis) -> _TileProduct | None:
-        choice, p = analysis.choices[id(group)], problem(group)
+        choice, p = analysis.choices[id(group)], problem_of(group, analysis)
         if choice.name not in ("gemm.amx", "gemm.int8_slices"):
             return None
         terms = gemm_amx.terms(p, analysis) if choice.name == "gemm.amx" else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Convolution, Group, Storage, View
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from sardonyx.providers.cpu.kernels.conv.summed_pair import SummedPair
     from sardonyx.providers.cpu.kernels.split.bf16 import PackedOperand
     from sardonyx.providers.cpu.layout.packed_images import Image
+
+G = TypeVar("G", bound=Group)
+T = TypeVar("T")
 
 FAR = 4
 """Results larger than so many times the L2 cache are not found in caches by their reader."""
@@ -77,8 +80,18 @@ class Analysis:
     ``conv.packed_image``). Kernels add to it as their steps are made."""
     panels: dict[tuple[Any, ...], Packed] = field(default_factory=dict, repr=False)
     """Constants in the panels that tiles and multiply-adds both read, by their content (``gemm.split_ahead``)."""
-    tile_refusals: dict[int, tuple[Group, Refusal | None]] = field(default_factory=dict, repr=False)
-    """Answers of ``conv.on_tiles.refusal``, by the group's ``id``."""
+    tile_refusals: dict[tuple[Any, ...], Refusal | None] = field(default_factory=dict, repr=False)
+    """Answers of ``conv.on_tiles``."""
+    answers: dict[tuple[str, int], tuple[Group, Any]] = field(default_factory=dict, repr=False)
+    """What ``once`` found out, by question and the group's ``id``."""
+
+    def once(self, question: str, group: G, answer: Callable[[G], T]) -> T:
+        """What several variants ask of a group, worked out when the first one asks."""
+        known = self.answers.get((question, id(group)))
+        if known is None:
+            known = self.answers[question, id(group)] = group, answer(group)
+        found: T = known[1]
+        return found
 
     @property
     def isa(self) -> Isa:

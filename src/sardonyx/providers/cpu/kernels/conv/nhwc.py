@@ -91,13 +91,17 @@ def _unsuitable(group: Convolution) -> Refusal | None:
         return Refusal("the weights are not a contiguous constant")
     if group.x.dtype is not w.dtype or w.dtype not in (f32, f64):
         return Refusal(f"{group.x.dtype} with weights of {w.dtype}")
-    if not fits_tables(WindowGeometry.of(group, collapse=False)):
+    if not fits_tables(group):
         return Refusal("the window has too many taps")
     return refusal(group)
 
 
 def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
-    return _unsuitable(group) or (None if has_nhwc_views(group) else Refusal("the image or a result is not NHWC"))
+    return analysis.once("conv.nhwc", group, _refusal)
+
+
+def _refusal(group: Convolution) -> Refusal | None:
+    return _unsuitable(group) if has_nhwc_views(group) else Refusal("the image or a result is not NHWC")
 
 
 def is_depthwise(group: Convolution) -> bool:

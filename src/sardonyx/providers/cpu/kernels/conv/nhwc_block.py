@@ -6,11 +6,13 @@ where windows read padding, a bit mask of the taps that are inside the image.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sardonyx.ir import dims
+from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.common.window import AXES, Taps, WindowGeometry, sizes
 from sardonyx.providers.cpu.language.dsl import Kernel
@@ -43,9 +45,10 @@ def is_inside(geometry: WindowGeometry) -> bool:
     return True
 
 
-def fits_tables(geometry: WindowGeometry) -> bool:
+def fits_tables(group: Convolution) -> bool:
     """Whether the window has few enough taps for the tables."""
-    return geometry.taps.count <= (MOST_TAPS if is_inside(geometry) else MOST_PADDED)
+    taps = math.prod(group.window.kernel)
+    return taps <= MOST_PADDED or (taps <= MOST_TAPS and is_inside(WindowGeometry.of(group, collapse=False)))
 
 
 class Block:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -69,6 +70,7 @@ LEAST_ROWS = {1: 0.05, 2: 0.15, 3: 0.35}
 """By terms: share of the rows of tiles that must be outputs."""
 SLICES_EASE = 0.4
 """Factor on ``LEAST_GAIN`` for int8 slices, whose products take less time."""
+Asked = Callable[[Convolution, Analysis], Refusal | None]
 VARIANTS = ("conv.int8_slices", "conv.on_tiles")
 """The kernel variants on tiles."""
 LEAST_DEPTH, LEAST_CHANNELS = 2 * int8_slices.STEP, 0.7
@@ -186,15 +188,30 @@ def takes(group: Convolution, analysis: Analysis) -> bool:
 
 def refusal(group: Convolution, analysis: Analysis) -> Refusal | None:
     """Why a convolution is not carried out on tiles: they cannot, they do not pay, or the policy forbids it."""
-    known = analysis.tile_refusals.get(id(group))
-    if known is None:
-        found = supports(group, analysis) or pays(group, analysis)
-        if found is None and not analysis.target.policy.allows(*VARIANTS):
-            found = Refusal("the variants on tiles are left out")
-        known = analysis.tile_refusals[id(group)] = group, found
-    return known[1]
+    found = supports(group, analysis) or pays(group, analysis)
+    if found is None and not analysis.target.policy.allows(*VARIANTS):
+        return Refusal("the variants on tiles are left out")
+    return found
 
 
+def _whatever_the_layout(ask: Asked) -> Asked:
+    """Remember the answer for convolutions that differ in strides and offsets only: layout passes ask again."""
+
+    def asked(group: Convolution, analysis: Analysis) -> Refusal | None:
+        x, w = group.x, group.w
+        is_pointwise = all(isinstance(step, Apply) for step in group.epilogue.steps)
+        key = (
+            ask.__name__, x.dtype, x.shape, group.box, group.window, group.groups, w.storage.number, w.dtype, w.shape,
+            w.offset, is_pointwise,
+        )  # fmt: skip
+        if key not in analysis.tile_refusals:
+            analysis.tile_refusals[key] = ask(group, analysis)
+        return analysis.tile_refusals[key]
+
+    return asked
+
+
+@_whatever_the_layout
 def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
     """Why tiles cannot carry out a convolution in bf16 terms."""
     w, window = group.w, group.window
@@ -220,6 +237,7 @@ def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
     return None
 
 
+@_whatever_the_layout
 def pays(group: Convolution, analysis: Analysis) -> Refusal | None:
     """Why vectors are quicker for a convolution that tiles support."""
     window, count = thinned(group).window, terms(group, analysis)

@@ -68,7 +68,7 @@ MAX_WEIGHT = float(np.finfo(np.float32).max) * 4 / 9
 
 
 def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
-    if not WindowGeometry.of(group, collapse=False).has_unit_stride:
+    if group.x.strides[-1] != 1 and group.x.shape[-1] != 1:
         return Refusal("elements of an image row are not adjacent")
     return transform_refusal(group, analysis)
 
@@ -80,9 +80,8 @@ def pays(group: Convolution, analysis: Analysis) -> Refusal | None:
 
 def transform_refusal(group: Convolution, analysis: Analysis) -> Refusal | None:
     """Why window, types or weights do not allow the Winograd transform, in either layout."""
-    geometry, w, isa = WindowGeometry.of(group, collapse=False), group.w, analysis.isa
-    window = geometry.window
-    if window.kernel != (1, 3, 3) or {*window.strides, *window.dilations, group.groups} != {1}:
+    w, isa, window = group.w, analysis.isa, group.window
+    if (1, *window.kernel)[-3:] != (1, 3, 3) or {*window.strides, *window.dilations, group.groups} != {1}:
         return Refusal("the window is not 3 x 3 of stride 1")
     if w.storage.tensor is None or not all(isinstance(d, int) for d in (*w.shape, w.offset, *window.pads)):
         return Refusal("weights or padding are not constant")
@@ -92,6 +91,7 @@ def transform_refusal(group: Convolution, analysis: Analysis) -> Refusal | None:
         return Refusal("of other types than f32")
     if isa.registers < 32 or isa.amx:
         return Refusal("tiles are quicker" if isa.amx else f"too few registers on {isa.name}")
+    geometry = WindowGeometry.of(group, collapse=False)
     if geometry.x.shape[2] != 1 or geometry.size[0] != 1 or any(int(p) < 0 for p in window.pads):
         return Refusal("the image has depth, or a padding is negative")
     is_deep = all(int(d) >= MIN_CHANNELS for d in w.shape[:2])

@@ -16,7 +16,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Apply, Contraction
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, batch_args
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, batch_args, problem
 from sardonyx.providers.cpu.kernels.gemm import amx, split_ahead, vector
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_a, packed_b
 from sardonyx.providers.cpu.kernels.split.bf16 import PANEL, is_weight_representable
@@ -28,6 +28,10 @@ from sardonyx.providers.cpu.program.variants import Refusal
 SMALL = 1 << 17
 """Weights of a product that are read so quickly that to split its rows would take longer."""
 SUMMED = (f32, f64, f16, bf16, i32, i64, u32, u64)
+
+
+def problem_of(group: Contraction, analysis: Analysis) -> Problem:
+    return analysis.once("problem", group, problem)
 
 
 def types_refusal(a: DType, b: DType) -> str | None:

@@ -113,6 +113,17 @@ def axes_of(loop: Loop) -> list[Axis]:
     return list(Nest.of(loop.extents, views).ordered(len(loop.inputs)).axes)
 
 
+def movable(group: Loop, analysis: Analysis) -> tuple[Loop, list[Axis]]:
+    """The loop with integers for what it only copies, and its ``axes_of``."""
+
+    def found(group: Loop) -> tuple[Loop, list[Axis]]:
+        loop = as_integers(group)
+        return loop, axes_of(loop)
+
+    loop, axes = analysis.once("movable", group, found)
+    return loop, list(axes)
+
+
 class _Axes(NamedTuple):
     """The axes of a transpose."""
 
@@ -125,9 +136,9 @@ class _Axes(NamedTuple):
     """Those inputs."""
 
 
-def _transposed_axes(loop: Loop) -> _Axes | None:
+def _transposed_axes(loop: Loop, axes: list[Axis]) -> _Axes | None:
     """None for a loop that transposes no input, or along axes that are too short."""
-    n, axes = len(loop.inputs), axes_of(loop)
+    n = len(loop.inputs)
     if len(axes) < 2 or any(stride_class(s) != "1" for s in axes[-1].strides[n:]):
         return None
     inner = axes.pop()
@@ -142,14 +153,14 @@ def _transposed_axes(loop: Loop) -> _Axes | None:
 
 
 def supports(group: Loop, analysis: Analysis) -> Refusal | None:
-    is_transpose = _transposed_axes(as_integers(group)) is not None
+    is_transpose = _transposed_axes(*movable(group, analysis)) is not None
     return None if is_transpose else Refusal("no input is transposed, or along short axes")
 
 
 def steps(group: Loop, analysis: Analysis) -> list[Step]:
     """The step of a loop that transposes an input."""
-    loop = as_integers(group)
-    e, n, views, found = loop.expression, len(loop.inputs), (*loop.inputs, *loop.outputs), _transposed_axes(loop)
+    loop, every = movable(group, analysis)
+    e, n, views, found = loop.expression, len(loop.inputs), (*loop.inputs, *loop.outputs), _transposed_axes(loop, every)
     assert found is not None
     axes, across, inner, transposed = found
     kinds = tuple(TRANSPOSED if v in transposed else stride_class(inner.strides[v]) for v in range(n))

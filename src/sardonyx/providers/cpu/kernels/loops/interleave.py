@@ -13,7 +13,7 @@ from typing import Any
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Apply, Expression, Loop
 from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, apply, known, nest_loop, product, traffic
-from sardonyx.providers.cpu.kernels.loops.copy import as_integers, axes_of
+from sardonyx.providers.cpu.kernels.loops.copy import movable
 from sardonyx.providers.cpu.kernels.math.transpose import deinterleaved, interleaved
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64, register_dtype
@@ -42,8 +42,7 @@ class InterleaveConfig:
 
 
 def supports(group: Loop, analysis: Analysis) -> Refusal | None:
-    loop = as_integers(group)
-    return None if _axes(loop, axes_of(loop)) else Refusal("no few planes that are interleaved")
+    return None if _axes(*movable(group, analysis)) else Refusal("no few planes that are interleaved")
 
 
 def _axes(loop: Loop, axes: list[Axis]) -> tuple[Axis, Axis, tuple[str, ...]] | None:
@@ -54,8 +53,8 @@ def _axes(loop: Loop, axes: list[Axis]) -> tuple[Axis, Axis, tuple[str, ...]] | 
 
 def steps(group: Loop, analysis: Analysis) -> list[Step]:
     """The step of a loop that interleaves or deinterleaves with few operations."""
-    loop = as_integers(group)
-    e, n, views, axes = loop.expression, len(loop.inputs), (*loop.inputs, *loop.outputs), axes_of(loop)
+    loop, axes = movable(group, analysis)
+    e, n, views = loop.expression, len(loop.inputs), (*loop.inputs, *loop.outputs)
     found = _axes(loop, axes)
     assert found is not None
     planes, long, layouts = found

@@ -57,7 +57,7 @@ def steps(group: Loop, analysis: Analysis) -> list[Step]:
 
 def fused_steps(group: Loop, analysis: Analysis) -> list[Step]:
     """One step, or several for long reductions of few rows."""
-    loop = copy.as_integers(group)
+    loop, _ = copy.movable(group, analysis)
     count = product(loop.extents[len(loop.extents) - loop.reduced :])
     if _is_pointwise(loop):
         return [_pointwise(loop, analysis, count)]
