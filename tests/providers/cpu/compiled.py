@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pytest
 
 from sardonyx.ir import dims
 from sardonyx.ir.tensor import Tensor
@@ -16,6 +17,7 @@ from sardonyx.providers.cpu.machine.isa import Isa, named
 from sardonyx.providers.cpu.pipeline import steps_for
 from sardonyx.providers.cpu.program.analysis import Target
 from sardonyx.providers.cpu.program.constants import content
+from sardonyx.providers.cpu.program.variants import ANY_KERNEL, KernelPolicy
 from tests.lower.agree import OPSETS, lowered, parse
 from tests.providers.cpu.running import Array, Memory
 
@@ -30,8 +32,14 @@ class _Arrays(Memory):
         self._flat[storage.number] = np.ascontiguousarray(array).reshape(-1)
 
 
+NHWC_VARIANTS = ("conv.stem", "conv.few_filters", "conv.winograd_nhwc", "conv.nhwc", "conv.depthwise_nhwc")
+
+
 class Compiled:
     """A graph as steps for one chip."""
+
+    policy: KernelPolicy = ANY_KERNEL
+    """Of all that a test compiles: what ``forcing`` and ``forbidding`` set."""
 
     def __init__(
         self,
@@ -52,8 +60,7 @@ class Compiled:
             if value.name in (constants or {}):
                 value.const = Tensor.of((constants or {})[value.name])
         self.lowered: Lowered = lowered(graph)
-        target = Target(self.isa, precision)
-        self.steps = steps_for(self.lowered.groups, target)
+        self.steps = steps_for(self.lowered.groups, Target(self.isa, precision, self.policy))
 
     def run(self, args: Sequence[Array], *, threads: int = 1, checked: bool = False) -> list[Array]:
         sizes: Mapping[str, int] = bind(self.lowered, [a.shape for a in args])
@@ -68,3 +75,12 @@ class Compiled:
             shape = [dims.evaluate(d, {**sizes, found.name: int(memory.array(found.count))}) for d in found.shape]
             results[i] = results[i][: math.prod(shape)].reshape(shape)
         return results
+
+
+def forcing(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Let these kernel variants take every group that they support."""
+    monkeypatch.setattr(Compiled, "policy", KernelPolicy(forced=frozenset(names)))
+
+
+def forbidding(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    monkeypatch.setattr(Compiled, "policy", KernelPolicy(forbidden=frozenset(names)))

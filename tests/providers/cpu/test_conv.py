@@ -12,9 +12,8 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from sardonyx.errors import InvalidArgument
-from sardonyx.providers.cpu.layout import nhwc
 from sardonyx.providers.cpu.machine import isa
-from tests.providers.cpu.compiled import Compiled
+from tests.providers.cpu.compiled import NHWC_VARIANTS, Compiled, forbidding
 from tests.providers.cpu.running import Array
 
 CHIPS = (None, "haswell", "skylake-avx512")
@@ -24,7 +23,7 @@ NUMPY = {"float": np.float32, "double": np.float64, "float16": np.float16, "bflo
 @pytest.fixture(autouse=True)
 def _by_plane(monkeypatch: pytest.MonkeyPatch) -> None:
     """Images stay as they are on every chip."""
-    monkeypatch.setattr(nhwc, "MIN_NHWC_LANES", 1 << 10)
+    forbidding(monkeypatch, *NHWC_VARIANTS)
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sardonyx.providers.cpu.layout import nhwc
 from sardonyx.providers.cpu.machine import isa
-from tests.providers.cpu.compiled import Compiled
+from tests.providers.cpu.compiled import NHWC_VARIANTS, Compiled, forbidding
 from tests.providers.cpu.test_conv import CHIPS, Case, assert_close, expected, graph
 
 
 @pytest.fixture(autouse=True)
 def _by_plane(monkeypatch: pytest.MonkeyPatch) -> None:
     """Images stay as they are on every chip."""
-    monkeypatch.setattr(nhwc, "MIN_NHWC_LANES", 1 << 10)
+    forbidding(monkeypatch, *NHWC_VARIANTS)
 
 
 def case(size: tuple[int, ...], window: tuple[int, ...], attributes: str = "", then: str = "y = Relu(a)") -> Case:

@@ -10,10 +10,9 @@ from sardonyx.ir.tensor import Tensor
 from sardonyx.providers.cpu import CpuProvider
 from sardonyx.providers.cpu.kernels.gemm import amx
 from sardonyx.providers.cpu.language.context import NOBODY, Row
-from sardonyx.providers.cpu.layout import nhwc
 from sardonyx.providers.cpu.runtime.executable import CpuExecutable
 from tests.lower.agree import parse, part_of
-from tests.providers.cpu.compiled import Compiled
+from tests.providers.cpu.compiled import NHWC_VARIANTS, Compiled, forbidding
 from tests.providers.cpu.running import Array, holds
 from tests.providers.cpu.test_conv import Case, assert_close, expected, feeds_of, graph
 
@@ -45,7 +44,7 @@ CASES = {
 @pytest.fixture(autouse=True)
 def _by_plane(monkeypatch: pytest.MonkeyPatch) -> None:
     """Images stay as they are on every chip."""
-    monkeypatch.setattr(nhwc, "MIN_NHWC_LANES", 1 << 10)
+    forbidding(monkeypatch, *NHWC_VARIANTS)
 
 
 def compiled(case: Case, weights: Array, cpu: str | None = None) -> Compiled:
@@ -96,7 +95,7 @@ def test_the_number_of_outputs_is_known_in_the_run(threads: int) -> None:
     for value in list(made.inputs)[1:]:
         value.const = Tensor.of(weights[value.name])
     part = part_of(made)
-    provider = CpuProvider()
+    provider = CpuProvider(policy=Compiled.policy)
     provider.threads = threads
     executable = provider.compile(part)
     assert isinstance(executable, CpuExecutable)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sardonyx.providers.cpu.kernels.conv import nhwc, winograd_nhwc
+from sardonyx.providers.cpu.kernels.conv import nhwc
 from sardonyx.providers.cpu.layout import nhwc as nhwc_layout
-from tests.providers.cpu.compiled import Compiled
+from tests.providers.cpu.compiled import Compiled, forbidding
 from tests.providers.cpu.running import Array
 from tests.providers.cpu.test_conv import CASES, Case, assert_close, expected, feeds_of, graph
 
@@ -43,7 +43,7 @@ ALL = {**CASES, **MORE}
 def _everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """On every chip, and term by term."""
     monkeypatch.setattr(nhwc_layout, "MIN_NHWC_LANES", 1)
-    monkeypatch.setattr(winograd_nhwc, "MIN_CHANNELS", 1 << 20)
+    forbidding(monkeypatch, "conv.winograd_nhwc")
 
 
 def compiled(case: Case, feeds: dict[str, Array], cpu: str | None = None) -> Compiled:

@@ -7,13 +7,12 @@ import onnx.parser
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from sardonyx.providers.cpu.kernels.conv import on_tiles
 from sardonyx.providers.cpu.layout import nhwc
 from sardonyx.providers.cpu.pipeline import steps_for
 from sardonyx.providers.cpu.program.analysis import Target
 from sardonyx.providers.cpu.program.constants import content
 from sardonyx.providers.cpu.program.steps import Packed, Ref, Unrepresentable
-from tests.providers.cpu.compiled import Compiled
+from tests.providers.cpu.compiled import Compiled, forcing
 from tests.providers.cpu.running import Array
 
 CASES = {
@@ -104,7 +103,7 @@ def test_other_chips(name: str, cpu: str | None) -> None:
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("highest", 1e-5), ("high", 1e-4), ("medium", 3e-2)])
 def test_on_tiles(precision: str, tolerance: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(on_tiles.LEAST_GAIN, 3, 0)
+    forcing(monkeypatch, "conv.on_tiles")
     model = Model("3x4")
     made = model.compiled("sapphirerapids", precision)
     (got,) = made.run([model.feeds["x"]], threads=2, checked=True)
@@ -114,11 +113,11 @@ def test_on_tiles(precision: str, tolerance: float, monkeypatch: pytest.MonkeyPa
 
 def test_weights_that_tiles_do_not_carry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is found out about joined weights holds when the part is compiled anew."""
-    monkeypatch.setitem(on_tiles.LEAST_GAIN, 3, 0)
+    forcing(monkeypatch, "conv.on_tiles")
     model = Model("3x4")
     model.feeds["w"][0, 0, 0, 0] = np.inf
     made = model.compiled("sapphirerapids")
-    target, unrepresentable = Target(made.isa), frozenset[object]()
+    target, unrepresentable = Target(made.isa, policy=made.policy), frozenset[object]()
     for _ in range(2):
         steps = steps_for(made.lowered.groups, target, unrepresentable)
         packed = {ref.storage for s in steps for ref in s.args.values() if isinstance(ref, Ref)}

@@ -11,10 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as sx
 from sardonyx.providers.cpu.kernels.common.window import MIN_NHWC_LANES
-from sardonyx.providers.cpu.kernels.conv import winograd_nchw, winograd_nhwc
-from sardonyx.providers.cpu.layout import nhwc
 from sardonyx.providers.cpu.machine import isa
-from tests.providers.cpu.compiled import Compiled
+from tests.providers.cpu.compiled import NHWC_VARIANTS, Compiled, forbidding, forcing
 from tests.providers.cpu.running import Array, Memory
 
 CHIPS = [chip for chip in (None, "skylake-avx512") if isa.named(chip).registers >= 32 and not isa.named(chip).amx]
@@ -27,13 +25,10 @@ NAMES = {"NCHW": "conv_winograd_nchw", "NHWC": "conv_winograd_nhwc"}
 @pytest.fixture(params=NAMES)
 def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How images lie, even where it does not pay; scratch memory is not zero. Gives the kernel's name."""
-    if request.param == "NCHW":
-        monkeypatch.setattr(nhwc, "MIN_NHWC_LANES", 1 << 10)
-    elif isa.named(None).lanes < MIN_NHWC_LANES:
+    forcing(monkeypatch, f"conv.winograd_{request.param.lower()}")
+    if request.param == "NHWC" and isa.named(None).lanes < MIN_NHWC_LANES:
         pytest.skip("images are NCHW where vectors are short")
     monkeypatch.setattr(Memory, "garbage", b"\xff")
-    monkeypatch.setattr(winograd_nchw, "MIN_GAIN", 0.0)
-    monkeypatch.setattr(winograd_nhwc, "MIN_TILES", 1)
     return NAMES[request.param]
 
 
@@ -193,7 +188,7 @@ def test_other_windows_are_not_transformed(attributes: str, chip: str | None, na
 
 @pytest.mark.parametrize("chip", CHIPS, ids=str)
 def test_few_channels_and_narrow_images_do_not_pay(chip: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nhwc, "MIN_NHWC_LANES", 1 << 10)
+    forbidding(monkeypatch, *NHWC_VARIANTS)
     for channels, wide, pays in ((7, 40, 0), (64, 1, 0), (64, 40, 1)):
         found = compiled(random(64, channels, 3, 3), (1, 40, wide), SAME, chip)
         assert kinds(found)[NAMES["NCHW"]] == pays

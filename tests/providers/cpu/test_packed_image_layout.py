@@ -9,9 +9,8 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from sardonyx.providers.cpu.kernels.conv import on_tiles
 from sardonyx.providers.cpu.kernels.conv.packed_image import PackedImageLayout, most_compact, window_tiles
-from tests.providers.cpu.compiled import Compiled
+from tests.providers.cpu.compiled import Compiled, forcing
 from tests.providers.cpu.running import Array
 from tests.providers.cpu.test_conv import Case, expected, shape
 from tests.providers.cpu.test_conv_amx import BOUNDS, CHIP, magnitude, run
@@ -31,8 +30,7 @@ PRECISIONS = ("highest", "high", "medium")
 
 @pytest.fixture(autouse=True)
 def _wherever_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LEAST_SHARE", "LEAST_GAIN", "LEAST_ROWS"):
-        monkeypatch.setattr(on_tiles, name, dict.fromkeys((1, 2, 3), 0))
+    forcing(monkeypatch, "conv.int8_slices", "conv.on_tiles")
 
 
 CASES = [

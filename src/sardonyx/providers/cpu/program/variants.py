@@ -73,6 +73,10 @@ class KernelPolicy:
         others = sorted(other for other in self.forced if other.partition(".")[0] == family)
         return Refusal(f"{', '.join(others)} forced by session.kernel.force") if others and name not in others else None
 
+    def forces(self, *names: str) -> bool:
+        """Whether one of these variants is taken wherever it supports a group."""
+        return not self.forced.isdisjoint(names)
+
     def allows(self, *names: str) -> bool:
         """Whether any of these variants may be chosen."""
         return any(self.refusal(name) is None for name in names)

@@ -63,10 +63,17 @@ def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
 def pays(group: Convolution, analysis: Analysis) -> Refusal | None:
     if has_few_outputs(group, analysis) is not True:
         return Refusal("the outputs are many, or as many as the run tells")
-    reads_nhwc = few_filters.reads_nhwc(group, analysis) or stem.as_stem(group, analysis.isa) is not None
-    if reads_nhwc and not on_tiles.takes(group, analysis):
+    if _is_read_as_nhwc(group, analysis) and not on_tiles.takes(group, analysis):
         return Refusal("the kernels of NHWC images read the weights of few outputs once too")
     return None
+
+
+def _is_read_as_nhwc(group: Convolution, analysis: Analysis) -> bool:
+    allows = analysis.target.policy.allows
+    if allows("conv.stem") and stem.as_stem(group, analysis.isa) is not None:
+        return True
+    is_allowed = allows("conv.few_filters", "conv.winograd_nhwc", "conv.nhwc")
+    return is_allowed and few_filters.reads_nhwc(group, analysis)
 
 
 def steps(group: Convolution, analysis: Analysis) -> list[Step]:

@@ -188,8 +188,9 @@ def takes(group: Convolution, analysis: Analysis) -> bool:
 
 def refusal(group: Convolution, analysis: Analysis) -> Refusal | None:
     """Why a convolution is not carried out on tiles: they cannot, they do not pay, or the policy forbids it."""
-    found = supports(group, analysis) or pays(group, analysis)
-    if found is None and not analysis.target.policy.allows(*VARIANTS):
+    policy = analysis.target.policy
+    found = supports(group, analysis) or (None if policy.forces(*VARIANTS) else pays(group, analysis))
+    if found is None and not policy.allows(*VARIANTS):
         return Refusal("the variants on tiles are left out")
     return found
 
