@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from functools import reduce
+from typing import Any
 
 import numpy as np
 
@@ -27,19 +29,21 @@ def _merge_heads(x: Array) -> Array:
     return np.asarray(x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], x.shape[1] * x.shape[3]))
 
 
-def _position_bias(
-    length: int, total: int, offset: Array, causal: bool, left: int, right: int, dtype: np.dtype[np.generic]
-) -> Array:
-    """0 where a query attends to a key, -inf elsewhere: (batch or 1, 1, length, total)."""
-    ahead = np.arange(total) - (np.arange(length)[:, None] + offset.reshape(-1, 1, 1, 1))
-    allowed = np.ones(ahead.shape, bool)
-    if causal:
-        allowed &= ahead <= 0
-    if left >= 0:
-        allowed &= ahead >= -left
-    if right >= 0:
-        allowed &= ahead <= right
-    return np.where(allowed, 0.0, _NEG_INF).astype(dtype)
+def _scores_shape(what: str, q: Array, k: Array, v: Array) -> tuple[int, int, int, int]:
+    """(batch, query heads, queries, keys), for inputs that fit each other."""
+    batch, heads, length, size = q.shape
+    kv_heads, total = k.shape[1], k.shape[2]
+    fits = k.shape[0] == batch and k.shape[3] == size and v.shape[:3] == k.shape[:3]
+    require(fits, f"{what}: Q, K and V do not fit each other", got=(q.shape, k.shape, v.shape))
+    fits = heads % kv_heads == 0 if kv_heads else heads == 0
+    require(fits, f"{what}: query heads are no multiple of key heads", expected=kv_heads, got=heads)
+    return batch, heads, length, total
+
+
+def _unpadded(what: str, lengths: Array, shape: tuple[int, ...]) -> Array:
+    """The number of keys of each batch entry that are no padding."""
+    require(lengths.shape == shape[:1], f"{what}: nonpad_kv_seqlen needs one value per batch", got=lengths.shape)
+    return lengths
 
 
 def _mask_bias(mask: Array, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
@@ -51,6 +55,40 @@ def _mask_bias(mask: Array, shape: tuple[int, ...], dtype: np.dtype[np.generic])
     fits = bias.ndim <= 4 and all(n in (1, m) for n, m in zip(bias.shape[::-1], shape[::-1], strict=False))
     require(fits, "Attention: attn_mask does not broadcast to the scores", expected=shape, got=mask.shape)
     return bias
+
+
+def _position_bias(
+    shape: tuple[int, ...], offset: Array, causal: bool, left: int, right: int, dtype: np.dtype[np.generic]
+) -> Array:
+    """0 where a query attends to a key, -inf elsewhere: (batch or 1, 1, length, total)."""
+    ahead = np.arange(shape[3]) - (np.arange(shape[2])[:, None] + offset.reshape(-1, 1, 1, 1))
+    allowed = np.ones(ahead.shape, bool)
+    if causal:
+        allowed &= ahead <= 0
+    if left >= 0:
+        allowed &= ahead >= -left
+    if right >= 0:
+        allowed &= ahead <= right
+    return np.where(allowed, 0.0, _NEG_INF).astype(dtype)
+
+
+def _padding_bias(total: int, lengths: Array, dtype: np.dtype[np.generic]) -> Array:
+    """0 for the first ``lengths`` keys, -inf for the others: (batch, 1, 1, total)."""
+    return np.where(np.arange(total) < lengths.reshape(-1, 1, 1, 1), 0.0, _NEG_INF).astype(dtype)
+
+
+def _scaled_products(q: Array, k: Array, scale: float | None, dtype: np.dtype[Any]) -> Array:
+    """Queries times keys; each side is multiplied with the root of the scale, so that the products do not overflow."""
+    factor = dtype.type(math.sqrt(scale if scale is not None else 1 / math.sqrt(q.shape[3] or 1)))
+    return _grouped_product(q.astype(dtype) * factor, (k.astype(dtype) * factor).swapaxes(2, 3))
+
+
+def _grouped_product(a: Array, b: Array) -> Array:
+    """A product for each query head; those that share a key head are rows of one product."""
+    batch, heads, length, inner = a.shape
+    kv_heads = b.shape[1]
+    rows = a.reshape(batch, kv_heads, heads // max(kv_heads, 1) * length, inner)
+    return np.asarray(np.matmul(rows, b).reshape(batch, heads, length, b.shape[3]))
 
 
 def _softmax(x: Array) -> Array:
@@ -86,66 +124,39 @@ def attention(
     what, dtype, packed = "Attention", q.dtype, q.ndim == 3
     require(q.ndim in (3, 4) and k.ndim == v.ndim == q.ndim, f"{what}: Q, K and V must all be 3-D or 4-D", got=q.shape)
     require((past_key is None) == (past_value is None), f"{what}: past_key and past_value go together")
+    require(past_key is None or nonpad_kv_seqlen is None, f"{what}: nonpad_kv_seqlen cannot be combined with a past")
     if packed:
         q = _split_heads(what, q, q_num_heads)
         k, v = _split_heads(what, k, kv_num_heads), _split_heads(what, v, kv_num_heads)
     past = 0
     if past_key is not None and past_value is not None:
-        require(nonpad_kv_seqlen is None, f"{what}: nonpad_kv_seqlen cannot be combined with a past")
         past = past_key.shape[2]
         k, v = np.concatenate([past_key, k], axis=2), np.concatenate([past_value, v], axis=2)
-    batch, heads, length, size = q.shape
-    kv_heads, total = k.shape[1], k.shape[2]
-    fits = k.shape[0] == batch and k.shape[3] == size and v.shape[:3] == k.shape[:3]
-    require(fits, f"{what}: Q, K and V do not fit each other", got=(q.shape, k.shape, v.shape))
-    fits = heads % kv_heads == 0 if kv_heads else heads == 0
-    require(fits, f"{what}: query heads are no multiple of key heads", expected=kv_heads, got=heads)
-    shape = (batch, heads, length, total)
-    work = compute_type(q, k, v)
+    shape, work = _scores_shape(what, q, k, v), compute_type(q, k, v)
     check_elements(math.prod(shape), work, f"scores of {what}")
-
-    offset = np.array([past])
-    if nonpad_kv_seqlen is not None:
-        require(
-            nonpad_kv_seqlen.shape == (batch,),
-            f"{what}: nonpad_kv_seqlen needs one value per batch",
-            got=nonpad_kv_seqlen.shape,
-        )
-        offset = nonpad_kv_seqlen - length
-    bias: Array | None = None if attn_mask is None else _mask_bias(attn_mask, shape, work)
+    offset = np.array([past]) if nonpad_kv_seqlen is None else _unpadded(what, nonpad_kv_seqlen, shape) - shape[2]
+    biases = []
+    if attn_mask is not None:
+        biases.append(_mask_bias(attn_mask, shape, work))
     if is_causal or left_window_size >= 0 or right_window_size >= 0:
-        seen = _position_bias(length, total, offset, bool(is_causal), left_window_size, right_window_size, work)
-        bias = seen if bias is None else bias + seen
+        biases.append(_position_bias(shape, offset, bool(is_causal), left_window_size, right_window_size, work))
     if nonpad_kv_seqlen is not None:
-        valid = np.arange(total) < nonpad_kv_seqlen.reshape(-1, 1, 1, 1)
-        padding = np.where(valid, 0.0, _NEG_INF).astype(work)
-        bias = padding if bias is None else bias + padding
+        biases.append(_padding_bias(shape[3], nonpad_kv_seqlen, work))
+    bias = reduce(np.add, biases) if biases else None
 
-    # Query heads that share a key head become rows of one product.
-    factor = work.type(math.sqrt(scale if scale is not None else 1 / math.sqrt(size or 1)))
-    rows = (batch, kv_heads, heads // max(kv_heads, 1) * length)
-    left = (q.astype(work) * factor).reshape(*rows, size)
-    right = k.astype(work) * factor
-    scores = np.matmul(left, right.swapaxes(2, 3)).reshape(shape)
-    stages = [scores]
-    if softcap > 0:
-        scores = np.tanh(scores / work.type(softcap)) * work.type(softcap)
-    stages.append(scores)
-    if bias is not None:
-        scores = scores + bias
-    stages.append(scores)
-    if softmax_precision is not None and dtypes.of_onnx(softmax_precision) is dtypes.f64:
-        scores = scores.astype(np.float64)
-    weights = _softmax(scores).astype(work, copy=False)
+    products = _scaled_products(q, k, scale, work)
+    capped = np.tanh(products / work.type(softcap)) * work.type(softcap) if softcap > 0 else products
+    biased = capped if bias is None else capped + bias
+    in_f64 = softmax_precision is not None and dtypes.of_onnx(softmax_precision) is dtypes.f64
+    weights = _softmax(biased.astype(np.float64) if in_f64 else biased).astype(work, copy=False)
     if bias is not None:
         weights = np.where(np.isneginf(bias.max(axis=-1, keepdims=True, initial=_NEG_INF)), 0, weights)
-    stages.append(weights)
-    y = np.matmul(weights.reshape(*rows, total), v.astype(work, copy=False)).reshape(*shape[:3], v.shape[3])
+    y = _grouped_product(weights, v.astype(work, copy=False))
     result = narrow(_merge_heads(y) if packed else y, dtype)
     if outputs < 4:
         return result, k, v
     require(0 <= qk_matmul_output_mode <= 3, f"{what}: unknown qk_matmul_output_mode", got=qk_matmul_output_mode)
-    return result, k, v, narrow(stages[qk_matmul_output_mode], dtype)
+    return result, k, v, narrow((products, capped, biased, weights)[qk_matmul_output_mode], dtype)
 
 
 @op("RotaryEmbedding")
@@ -201,10 +212,7 @@ def linear_attention(
 ) -> tuple[Array, Array]:
     """A state of key-value products, decayed and corrected per token, read by the queries."""
     what = "LinearAttention"
-    require(update_rule in ("linear", "gated", "delta", "gated_delta"), f"{what}: unknown update_rule", got=update_rule)
-    gated, corrected = update_rule.startswith("gated"), update_rule.endswith("delta")
-    require(gated == (decay is not None), f"{what}: update_rule {update_rule!r} and the decay input disagree")
-    require(corrected == (beta is not None), f"{what}: update_rule {update_rule!r} and the beta input disagree")
+    _check_update_rule(what, update_rule, decay, beta)
     q = _split_heads(what, widen(query), q_num_heads)
     k, v = _split_heads(what, widen(key), kv_num_heads), _split_heads(what, widen(value), kv_num_heads)
     fits = q_num_heads % kv_num_heads == 0
@@ -216,24 +224,39 @@ def linear_attention(
     fits = past_state is None or past_state.shape == shape
     require(fits, f"{what}: past_state has the wrong shape", expected=shape)
     state = np.zeros(shape, q.dtype) if past_state is None else widen(past_state)
+    fade = rate = None
     if decay is not None:
         fade = np.exp(_per_token(what, "decay", widen(decay), q, kv_num_heads, (kv_num_heads, kv_num_heads * size)))
     if beta is not None:
         rate = _per_token(what, "beta", widen(beta), q, kv_num_heads, (kv_num_heads, 1))
     factor = q.dtype.type(scale or 1 / math.sqrt(size or 1))
     readers = (q * factor).reshape(batch, kv_num_heads, q_num_heads // kv_num_heads, length, size)
-    y = np.empty(readers.shape[:-1] + v.shape[3:], q.dtype)
-    for t in range(length):
-        if decay is not None:
+    y, state = _linear_recurrence(readers, k, v, state, fade, rate)
+    output = _merge_heads(y.reshape(batch, q_num_heads, length, v.shape[3]))
+    return narrow(output, query.dtype), narrow(state, query.dtype if past_state is None else past_state.dtype)
+
+
+def _check_update_rule(what: str, rule: str, decay: Array | None, beta: Array | None) -> None:
+    require(rule in ("linear", "gated", "delta", "gated_delta"), f"{what}: unknown update_rule", got=rule)
+    for name, gate, wanted in (("decay", decay, rule.startswith("gated")), ("beta", beta, rule.endswith("delta"))):
+        require(wanted == (gate is not None), f"{what}: update_rule {rule!r} and the {name} input disagree")
+
+
+def _linear_recurrence(
+    q: Array, k: Array, v: Array, state: Array, fade: Array | None, rate: Array | None
+) -> tuple[Array, Array]:
+    """What the queries (batch, key heads, query heads of each, length, size) read, and the last state."""
+    y = np.empty(q.shape[:-1] + v.shape[3:], q.dtype)
+    for t in range(q.shape[3]):
+        if fade is not None:
             state = state * fade[:, :, t, :, None]
         write = v[:, :, t]
-        if beta is not None:
+        if rate is not None:
             known = np.matmul(k[:, :, t, None], state)[:, :, 0]
             write = rate[:, :, t] * (write - known)
         state = state + k[:, :, t, :, None] * write[:, :, None]
-        y[:, :, :, t] = np.matmul(readers[:, :, :, t], state)
-    output = _merge_heads(y.reshape(batch, q_num_heads, length, v.shape[3]))
-    return narrow(output, query.dtype), narrow(state, query.dtype if past_state is None else past_state.dtype)
+        y[:, :, :, t] = np.matmul(q[:, :, :, t], state)
+    return y, state
 
 
 def _per_token(what: str, name: str, x: Array, q: Array, heads: int, widths: tuple[int, int]) -> Array:
