@@ -105,6 +105,12 @@ def check_bias(what: str, b: Array, channels: int) -> None:
     require(b.shape == (channels,), f"{what}: bias needs one value per output channel", expected=channels, got=b.shape)
 
 
+def add_bias(what: str, y: Array, b: Array) -> None:
+    """Add one value of ``b`` to each channel of ``y``, in place."""
+    check_bias(what, b, y.shape[1])
+    y += per_channel(widen(b), y.ndim)
+
+
 @op("Conv")
 def conv(
     x: Array,
@@ -122,8 +128,7 @@ def conv(
     window = make_window("Conv", x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad)
     y = convolve(widen(x), widen(w), window, group)
     if b is not None:
-        check_bias("Conv", b, w.shape[0])
-        y += per_channel(widen(b), x.ndim)
+        add_bias("Conv", y, b)
     return narrow(y, x.dtype)
 
 
@@ -233,8 +238,7 @@ def causal_conv_with_state(
     window = make_window(what, padded.shape[2:], weight.shape[2:], None, None, None, "VALID")
     y = _depthwise(widen(padded), widen(weight), window)
     if bias is not None:
-        check_bias(what, bias, weight.shape[0])
-        y += per_channel(widen(bias), x.ndim)
+        add_bias(what, y, bias)
     if activation != "none":
         y *= sigmoid(y)
     return narrow(y, x.dtype), padded[:, :, padded.shape[2] - carried[2] :]

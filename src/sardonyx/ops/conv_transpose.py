@@ -7,27 +7,27 @@ import math
 import numpy as np
 
 from sardonyx import errors
-from sardonyx.ops.conv import check_bias
+from sardonyx.ops.conv import add_bias
 from sardonyx.ops.limits import check_elements
-from sardonyx.ops.precision import Array, compute_type, narrow, per_channel, require, widen
+from sardonyx.ops.precision import Array, narrow, require, widen
 from sardonyx.ops.registry import op
 from sardonyx.ops.window import Ints, Window, per_axis, same_pads, split_pads, trailing
 
 
-def _canvas(window: Window, lead: tuple[int, ...], dtype: np.dtype[np.generic], image: Ints) -> Array:
+def _canvas(window: Window, lead: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
     """Zeros for the image, its padding, and everything that the windows cover."""
     reach = [
         max(b + n, (o - 1) * s + d * (k - 1) + 1)
         for b, n, o, s, d, k in zip(
-            window.begin, image, window.output, window.strides, window.dilations, window.kernel, strict=True
+            window.begin, window.size, window.output, window.strides, window.dilations, window.kernel, strict=True
         )
     ]
     check_elements(math.prod(lead) * math.prod(reach), dtype, "padded output")
     return np.zeros((*lead, *reach), dtype)
 
 
-def _crop(canvas: Array, window: Window, image: Ints) -> Array:
-    return np.asarray(canvas[trailing(slice(b, b + n) for b, n in zip(window.begin, image, strict=True))])
+def _crop(canvas: Array, window: Window) -> Array:
+    return np.asarray(canvas[trailing(slice(b, b + n) for b, n in zip(window.begin, window.size, strict=True))])
 
 
 @op("ConvTranspose")
@@ -47,6 +47,19 @@ def conv_transpose(
 ) -> Array:
     """Every input pixel adds a scaled copy of the kernel to the output; one matrix product per kernel tap."""
     what = "ConvTranspose"
+    _check_conv_transpose(what, x, w, group, kernel_shape)
+    window, before = _transposed_window(
+        what, x.shape[2:], w.shape[2:], strides, dilations, output_padding, output_shape, pads, auto_pad
+    )
+    y = _spread(widen(x), widen(w), window, group)
+    if any(before):
+        y = np.pad(y, [(0, 0), (0, 0), *((zeros, 0) for zeros in before)])
+    if b is not None:
+        add_bias(what, y, b)
+    return narrow(y, x.dtype)
+
+
+def _check_conv_transpose(what: str, x: Array, w: Array, group: int, kernel_shape: Ints | None) -> None:
     require(
         x.ndim >= 3 and w.ndim == x.ndim, f"{what}: input and weights differ in rank", expected=x.shape, got=w.shape
     )
@@ -58,7 +71,23 @@ def conv_transpose(
     )
     require(group >= 1 and x.shape[1] % group == 0, f"{what}: channels are no multiple of group", got=group)
     require(not kernel_shape or tuple(kernel_shape) == w.shape[2:], f"{what}: kernel_shape differs", got=kernel_shape)
-    rank, size, kernel = x.ndim - 2, x.shape[2:], w.shape[2:]
+
+
+def _transposed_window(
+    what: str,
+    size: tuple[int, ...],
+    kernel: tuple[int, ...],
+    strides: Ints | None,
+    dilations: Ints | None,
+    output_padding: Ints | None,
+    output_shape: Ints | None,
+    pads: Ints | None,
+    auto_pad: str,
+) -> tuple[Window, tuple[int, ...]]:
+    """The window that slides over the output and whose positions are the input's elements, and how many zeros precede
+    the image that it slides over.
+    """
+    rank = len(size)
     step = per_axis(what, "strides", strides, rank, 1, 1)
     dilation = per_axis(what, "dilations", dilations, rank, 1, 1)
     extra = per_axis(what, "output_padding", output_padding, rank, 0, 0)
@@ -77,24 +106,22 @@ def conv_transpose(
     else:
         raise errors.InvalidArgument(f"{what}: unknown auto_pad", got=auto_pad)
     require(all(o > 0 for o in image), f"{what}: the padding leaves no output", got=image)
-    before = [max(0, -b) for b in begin]
+    before = tuple(max(0, -b) for b in begin)
     inner = tuple(n - zeros for n, zeros in zip(image, before, strict=True))
     cut = tuple(max(0, b) for b in begin)
-    window = Window(inner, kernel, step, dilation, cut, cut, size)
-    each = w.shape[1]
-    source = widen(x).reshape(x.shape[0], group, x.shape[1] // group, math.prod(size))
-    weights = np.moveaxis(widen(w).reshape(group, x.shape[1] // group, each, *kernel), 1, 2)
-    canvas = _canvas(window, (x.shape[0], group, each), compute_type(x), inner)
-    for position in np.ndindex(kernel):
-        spread = np.matmul(weights[trailing(position)], source)
-        window.tap(canvas, position)[...] += spread.reshape(x.shape[0], group, each, *size)
-    y = _crop(canvas, window, inner).reshape(x.shape[0], group * each, *inner)
-    if any(before):
-        y = np.pad(y, [(0, 0), (0, 0), *((zeros, 0) for zeros in before)])
-    if b is not None:
-        check_bias(what, b, group * each)
-        y = y + per_channel(widen(b), x.ndim)
-    return narrow(y, x.dtype)
+    return Window(inner, kernel, step, dilation, cut, cut, size), before
+
+
+def _spread(x: Array, w: Array, window: Window, group: int) -> Array:
+    """Each tap's product with the input, added where the tap lies in the output: (batch, channels, *image)."""
+    batch, each = x.shape[0], w.shape[1]
+    source = x.reshape(batch, group, x.shape[1] // group, window.positions)
+    weights = np.moveaxis(w.reshape(group, x.shape[1] // group, each, *window.kernel), 1, 2)
+    canvas = _canvas(window, (batch, group, each), x.dtype)
+    for position in np.ndindex(window.kernel):
+        product = np.matmul(weights[trailing(position)], source)
+        window.tap(canvas, position)[...] += product.reshape(batch, group, each, *window.output)
+    return _crop(canvas, window).reshape(batch, group * each, *window.size)
 
 
 @op("Col2Im")
@@ -132,7 +159,7 @@ def col2im(
     wide = x if x.dtype.kind in "biufc" and x.dtype != np.float16 else widen(x)
     columns = wide.reshape(x.shape[0], x.shape[1] // taps, *block, x.shape[2])
     columns = np.moveaxis(columns, -1, 2).reshape(*columns.shape[:2], *blocks, *block)
-    canvas = _canvas(window, columns.shape[:2], wide.dtype, image)
+    canvas = _canvas(window, columns.shape[:2], wide.dtype)
     for position in np.ndindex(block):
         window.tap(canvas, position)[...] += columns[trailing(position)]
-    return narrow(_crop(canvas, window, image), x.dtype)
+    return narrow(_crop(canvas, window), x.dtype)
