@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 
 from sardonyx import errors
-from sardonyx.ops.conv import check_bias, check_conv
+from sardonyx.ops.conv import add_bias, check_conv
 from sardonyx.ops.limits import check_elements
-from sardonyx.ops.precision import Array, narrow, per_channel, require, widen
+from sardonyx.ops.precision import Array, narrow, require, widen
 from sardonyx.ops.registry import op
 from sardonyx.ops.resize import cubic_kernel
-from sardonyx.ops.window import Ints, make_window
+from sardonyx.ops.window import Ints, Window, make_window
 
 _COLUMNS_NBYTES = 16 << 20
 
@@ -74,27 +75,34 @@ def grid_sample(
     require(x.size > 0, f"{what}: an empty image cannot be sampled", got=x.shape)
     exact = name == "nearest"
     wide = x if exact else x.astype(np.float64 if x.dtype.itemsize > 4 or x.dtype.kind in "iu" else np.float32)
-    borders = [(0.0, n - 1.0) if align_corners else (-0.5, n - 0.5) for n in x.shape[2:]]
     y = np.empty((*shape[:2], math.prod(shape[2:])), wide.dtype)
     for i in range(x.shape[0]):
-        taps = []
-        for axis, (low, high) in enumerate(borders):
-            size = x.shape[2 + axis]
-            place = widen(grid[i].reshape(-1, rank))[:, rank - 1 - axis]
-            at = (place + 1) / 2 * (size - 1) if align_corners else ((place + 1) * size - 1) / 2
-            at = np.nan_to_num(np.rint(at) if exact else at, nan=-1.0)
-            if padding_mode == "border" and name != "cubic":
-                at = np.where((at < low) | (at > high), np.clip(at, 0, size - 1), at)
-            elif padding_mode == "reflection":
-                at = np.where((at < low) | (at > high), _reflect(at, low, high), at)
-            at = np.clip(at, -4.0, size + 4.0)
-            floor = at if exact else np.floor(at)
-            indices = floor.astype(np.int64) + offsets[:, None]
-            if padding_mode == "reflection":
-                indices = _reflect(indices.astype(np.float64), low, high).astype(np.int64)
-            taps.append((indices, _grid_weights(name, at - floor, offsets)))
+        places = widen(grid[i].reshape(-1, rank)).T[::-1]
+        taps = [
+            _grid_taps(place, size, bool(align_corners), name, offsets, padding_mode)
+            for place, size in zip(places, x.shape[2:], strict=True)
+        ]
         y[i] = _interpolate(wide[i], taps, exact, padding_mode == "zeros")
     return narrow(y.reshape(shape), x.dtype)
+
+
+def _grid_taps(
+    place: Array, size: int, align_corners: bool, name: str, offsets: Array, padding: str
+) -> tuple[Array, Array]:
+    """Indices and weights, each (taps, points), along an axis at places between -1 and 1."""
+    low, high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
+    at = (place + 1) / 2 * (size - 1) if align_corners else ((place + 1) * size - 1) / 2
+    at = np.nan_to_num(np.rint(at) if name == "nearest" else at, nan=-1.0)
+    if padding == "border" and name != "cubic":
+        at = np.where((at < low) | (at > high), np.clip(at, 0, size - 1), at)
+    elif padding == "reflection":
+        at = np.where((at < low) | (at > high), _reflect(at, low, high), at)
+    at = np.clip(at, -4.0, size + 4.0)
+    floor = at if name == "nearest" else np.floor(at)
+    indices = floor.astype(np.int64) + offsets[:, None]
+    if padding == "reflection":
+        indices = _reflect(indices.astype(np.float64), low, high).astype(np.int64)
+    return indices, _grid_weights(name, at - floor, offsets)
 
 
 def _grid_weights(name: str, fraction: Array, offsets: Array) -> Array:
@@ -153,50 +161,53 @@ def roi_align(
     sampling_ratio: int = 0,
     spatial_scale: float = 1.0,
 ) -> Array:
+    _check_roi_align(x, rois, batch_indices, mode, output_height, output_width, coordinate_transformation_mode)
+    wide = widen(x)
+    legacy = coordinate_transformation_mode == "output_half_pixel"
+    regions = widen(rois) * wide.dtype.type(spatial_scale) - wide.dtype.type(0.0 if legacy else 0.5)
+    y = np.empty((len(rois), x.shape[1], output_height, output_width), wide.dtype)
+    for i, (x1, y1, x2, y2) in enumerate(regions):
+        rows = _roi_taps(y1, y2, output_height, sampling_ratio, x.shape[2], legacy)
+        columns = _roi_taps(x1, x2, output_width, sampling_ratio, x.shape[3], legacy)
+        y[i] = _pooled_region(wide[batch_indices[i]], rows, columns, y.shape[2:], mode)
+    return narrow(y, x.dtype)
+
+
+def _check_roi_align(
+    x: Array, rois: Array, batch_indices: Array, mode: str, height: int, width: int, coordinates: str
+) -> None:
     what = "RoiAlign"
     require(x.ndim == 4, f"{what}: the input must be (batch, channels, height, width)", got=x.shape)
     require(rois.ndim == 2 and rois.shape[1] == 4, f"{what}: rois must have four columns", got=rois.shape)
-    require(
-        batch_indices.shape == (len(rois),),
-        f"{what}: one batch index per roi",
-        expected=len(rois),
-        got=batch_indices.shape,
-    )
+    fits = batch_indices.shape == (len(rois),)
+    require(fits, f"{what}: one batch index per roi", expected=len(rois), got=batch_indices.shape)
     require(mode in ("avg", "max"), f"{what}: unknown mode", got=mode)
-    require(
-        output_height > 0 and output_width > 0,
-        f"{what}: the output must not be empty",
-        got=(output_height, output_width),
-    )
-    known = coordinate_transformation_mode in ("half_pixel", "output_half_pixel")
-    require(known, f"{what}: unknown coordinate_transformation_mode", got=coordinate_transformation_mode)
+    require(height > 0 and width > 0, f"{what}: the output must not be empty", got=(height, width))
+    known = coordinates in ("half_pixel", "output_half_pixel")
+    require(known, f"{what}: unknown coordinate_transformation_mode", got=coordinates)
     for b in batch_indices.tolist():
         require(0 <= b < x.shape[0], f"{what}: a batch index is out of range", expected=f"0 to {x.shape[0] - 1}", got=b)
-    wide = widen(x)
     require(bool(np.isfinite(widen(rois)).all()), f"{what}: rois must be finite")
-    shift = 0.5 if coordinate_transformation_mode == "half_pixel" else 0.0
-    regions = widen(rois) * wide.dtype.type(spatial_scale) - wide.dtype.type(shift)
-    y = np.empty((len(rois), x.shape[1], output_height, output_width), wide.dtype)
-    for i, (x1, y1, x2, y2) in enumerate(regions):
-        image = wide[batch_indices[i]]
-        rows = _roi_taps(y1, y2, output_height, sampling_ratio, x.shape[2], shift == 0)
-        columns = _roi_taps(x1, x2, output_width, sampling_ratio, x.shape[3], shift == 0)
-        samples = rows[0].shape[1] * columns[0].shape[1]
-        check_elements(x.shape[1] * samples, wide.dtype, f"samples of {what}")
-        if not samples or not x.shape[1]:
-            y[i] = 0
-            continue
-        parts = (
-            image[:, r[:, None], c] * (u[:, None] * v)
-            for r, u in zip(*rows[:2], strict=True)
-            for c, v in zip(*columns[:2], strict=True)
-        )
-        total = next(parts)
-        for part in parts:
-            (np.add if mode == "avg" else np.maximum)(total, part, out=total)
-        cells = total.reshape(x.shape[1], output_height, -1, output_width, columns[0].shape[1] // output_width)
-        y[i] = cells.mean(axis=(2, 4)) if mode == "avg" else cells.max(axis=(2, 4))
-    return narrow(y, x.dtype)
+
+
+def _pooled_region(
+    image: Array, rows: tuple[Array, Array], columns: tuple[Array, Array], cells: Ints, mode: str
+) -> Array | float:
+    """The mean or maximum of the samples of every cell: (channels, *cells), or 0 where there are none."""
+    channels, (height, width) = image.shape[0], cells
+    samples = rows[0].shape[1] * columns[0].shape[1]
+    check_elements(channels * samples, image.dtype, "samples of RoiAlign")
+    if not samples or not channels:
+        return 0.0
+    # The maximum is taken over weighted neighbours, not over interpolated samples: the operator is defined so.
+    parts = (
+        image[:, r[:, None], c] * (u[:, None] * v)
+        for r, u in zip(*rows, strict=True)
+        for c, v in zip(*columns, strict=True)
+    )
+    total = reduce(np.add if mode == "avg" else np.maximum, parts)
+    by_cell = total.reshape(channels, height, -1, width, columns[0].shape[1] // width)
+    return np.asarray(by_cell.mean(axis=(2, 4)) if mode == "avg" else by_cell.max(axis=(2, 4)))
 
 
 def _roi_taps(start: float, stop: float, cells: int, ratio: int, size: int, legacy: bool) -> tuple[Array, Array]:
@@ -233,40 +244,54 @@ def deform_conv(
     strides: Ints | None = None,
 ) -> Array:
     """A convolution in which each tap has its own offset and mask weight."""
-    what, rank = "DeformConv", x.ndim - 2
+    what = "DeformConv"
     check_conv(what, x, w, group, kernel_shape)
     window = make_window(what, x.shape[2:], w.shape[2:], strides, dilations, pads, "NOTSET")
-    n, channels, taps = x.shape[0], x.shape[1], window.taps
-    fits = offset_group >= 1 and channels % offset_group == 0
-    require(fits, f"{what}: channels are no multiple of offset_group", expected=offset_group, got=channels)
-    shape = (n, offset_group * taps * rank, *window.output)
+    _check_deformation(what, x, offset, mask, window, offset_group)
+    check_elements(x.shape[0] * w.shape[0] * window.positions, x.dtype, f"output of {what}")
+    split = (x.shape[0], offset_group, window.taps)
+    moves = widen(offset).reshape(*split, window.rank, window.positions)
+    scales = None if mask is None else widen(mask).reshape(*split, window.positions)
+    y = _deformed_product(widen(x), widen(w), moves, scales, window, group)
+    if b is not None:
+        add_bias(what, y, b)
+    return narrow(y, x.dtype)
+
+
+def _check_deformation(
+    what: str, x: Array, offset: Array, mask: Array | None, window: Window, offset_group: int
+) -> None:
+    fits = offset_group >= 1 and x.shape[1] % offset_group == 0
+    require(fits, f"{what}: channels are no multiple of offset_group", expected=offset_group, got=x.shape[1])
+    shape = (x.shape[0], offset_group * window.taps * window.rank, *window.output)
     require(offset.shape == shape, f"{what}: offset has the wrong shape", expected=shape, got=offset.shape)
-    shape = (n, offset_group * taps, *window.output)
+    shape = (x.shape[0], offset_group * window.taps, *window.output)
     require(mask is None or mask.shape == shape, f"{what}: mask has the wrong shape", expected=shape)
-    check_elements(n * w.shape[0] * window.positions, x.dtype, f"output of {what}")
-    wide, weights = widen(x), widen(w).reshape(group, w.shape[0] // group, math.prod(w.shape[1:]))
-    moves = widen(offset).reshape(n, offset_group, taps, rank, window.positions)
-    scales = None if mask is None else widen(mask).reshape(n, offset_group, taps, window.positions)
-    starts = np.indices(window.output).reshape(rank, -1) * np.array(window.strides)[:, None]
-    corner = np.indices(window.kernel).reshape(rank, -1) * np.array(window.dilations)[:, None]
-    base = (starts[:, None] + corner[:, :, None] - np.array(window.begin)[:, None, None]).astype(wide.dtype)
-    y = np.empty((n, group, w.shape[0] // group, window.positions), wide.dtype)
-    block = max(1, _COLUMNS_NBYTES // max(1, channels * taps * wide.itemsize))
+
+
+def _deformed_product(x: Array, w: Array, moves: Array, scales: Array | None, window: Window, group: int) -> Array:
+    """The weights times the pixels that the moved taps sample, a block of positions at a time."""
+    (n, m), depth = (x.shape[0], w.shape[0]), math.prod(w.shape[1:])
+    weights = w.reshape(group, m // group, depth)
+    places = _tap_coordinates(window).astype(x.dtype)
+    y = np.empty((n, group, m // group, window.positions), x.dtype)
+    block = max(1, _COLUMNS_NBYTES // max(1, x.shape[1] * window.taps * x.itemsize))
     for i, p in itertools.product(range(n), range(0, window.positions, block)):
         part = slice(p, p + block)
         columns = []
-        for g, source in enumerate(np.split(wide[i], offset_group)):
-            at = base[:, :, part] + np.moveaxis(moves[i, g][:, :, part], 1, 0)
-            sampled = _bilinear(source, at)
+        for g, source in enumerate(np.split(x[i], moves.shape[1])):
+            sampled = _bilinear(source, places[:, :, part] + np.moveaxis(moves[i, g][:, :, part], 1, 0))
             columns.append(sampled if scales is None else sampled * scales[i, g][:, part])
-        y[i][..., part] = np.matmul(
-            weights, np.concatenate(columns).reshape(group, weights.shape[2], columns[0].shape[-1])
-        )
-    out = y.reshape(n, w.shape[0], *window.output)
-    if b is not None:
-        check_bias(what, b, w.shape[0])
-        out += per_channel(widen(b), x.ndim)
-    return narrow(out, x.dtype)
+        out = y[i][..., part]
+        np.matmul(weights, np.concatenate(columns).reshape(group, depth, out.shape[2]), out=out)
+    return y.reshape(n, m, *window.output)
+
+
+def _tap_coordinates(window: Window) -> Array:
+    """Where the taps of a window lie on the input before they are moved: (rank, taps, positions)."""
+    starts = np.indices(window.output).reshape(window.rank, -1) * np.array(window.strides)[:, None]
+    corner = np.indices(window.kernel).reshape(window.rank, -1) * np.array(window.dilations)[:, None]
+    return np.asarray(starts[:, None] + corner[:, :, None] - np.array(window.begin)[:, None, None])
 
 
 def _bilinear(x: Array, at: Array) -> Array:
