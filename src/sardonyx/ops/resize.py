@@ -27,6 +27,10 @@ class _Axis:
     scale: float
     roi: tuple[float, float] = (0.0, 1.0)
 
+    @property
+    def is_unchanged(self) -> bool:
+        return self.output == self.size and abs(self.scale - 1) < 1e-6 and self.roi == (0.0, 1.0)
+
     def coordinates(self, mode: str, dtype: type[np.floating[Any]]) -> Array:
         """The input coordinate of each output position."""
         x, size, scale, half = np.arange(self.output, dtype=dtype), dtype(self.size), dtype(self.scale), dtype(0.5)
@@ -74,20 +78,38 @@ def cubic_kernel(x: Array, a: float) -> Array:
     return np.where(x <= 1, near, np.where(x < 2, far, 0.0))
 
 
-def _taps(axis: _Axis, x: Array, mode: str, antialias: bool, a: float, exclude_outside: bool) -> tuple[Array, Array]:
+@dataclass(frozen=True)
+class _Interpolation:
+    """How values between input positions are interpolated."""
+
+    mode: str
+    nearest_mode: str
+    antialias: bool
+    cubic_coeff_a: float
+    exclude_outside: bool
+
+    def along(self, y: Array, axis: _Axis, at: Array) -> Array:
+        """``y`` read at these coordinates of an axis."""
+        if self.mode == "nearest":
+            indices = np.clip(_nearest(at, self.nearest_mode), 0, axis.size - 1).astype(np.int64)
+            return np.take(y, indices, axis=axis.index)
+        return _weighted(y, axis.index, *_taps(axis, np.clip(at, -4 * axis.size - 4, 4 * axis.size + 4), self))
+
+
+def _taps(axis: _Axis, x: Array, how: _Interpolation) -> tuple[Array, Array]:
     """Input indices and weights, each (taps, output), of the sums along an axis."""
-    shrink = min(axis.scale, 1.0) if antialias else 1.0
-    kernel, radius = (_linear_kernel, 1) if mode == "linear" else (cubic_kernel, 2)
+    shrink = min(axis.scale, 1.0) if how.antialias else 1.0
+    kernel, radius = (_linear_kernel, 1) if how.mode == "linear" else (cubic_kernel, 2)
     start = math.floor(-radius / shrink) + 1
     taps = 2 - 2 * start
     check_elements(taps * axis.output, np.dtype(np.float64), "weights of a Resize")
     floor = np.floor(x)
     offsets = np.arange(start, start + taps, dtype=np.float64)[:, None]
-    weights = kernel((offsets - (x - floor)) * shrink, a)
-    if antialias:
+    weights = kernel((offsets - (x - floor)) * shrink, how.cubic_coeff_a)
+    if how.antialias:
         weights = weights / weights.sum(axis=0)
     indices = floor.astype(np.int64) + offsets.astype(np.int64)
-    if exclude_outside:
+    if how.exclude_outside:
         weights = np.where((indices >= 0) & (indices < axis.size), weights, 0.0)
         total = weights.sum(axis=0)
         weights = weights / np.where(total == 0, 1.0, total)
@@ -152,36 +174,36 @@ def resize(
     require(not (antialias and mode == "nearest"), "Resize: antialias needs mode linear or cubic")
     cropping = coordinate_transformation_mode == "tf_crop_and_resize"
     plan = _axes(x, scales, sizes, axes, roi if cropping else None, keep_aspect_ratio_policy)
-    shape = list(x.shape)
-    for axis in plan:
-        shape[axis.index] = axis.output
-    check_elements(math.prod(shape), x.dtype, "output of a Resize")
-    if math.prod(shape) == 0 or x.size == 0:
-        require(math.prod(shape) == 0, "Resize: an empty input cannot grow", expected=x.shape, got=shape)
+    shape = _output_shape(x, plan)
+    if x.size == 0 or 0 in shape:
+        require(0 in shape, "Resize: an empty input cannot grow", expected=x.shape, got=shape)
         return np.zeros(shape, x.dtype)
+    how = _Interpolation(mode, nearest_mode, bool(antialias), cubic_coeff_a, bool(exclude_outside))
+    # In nearest mode float32 rounds ties as other engines do.
+    precision = _F32 if cropping or mode == "nearest" else np.float64
     y = x if mode == "nearest" else x.astype(np.float64 if x.dtype.itemsize > 4 or x.dtype.kind in "iu" else _F32)
     outside: list[tuple[int, Array]] = []
     for axis in sorted(plan, key=lambda a: a.output / a.size):
-        if axis.output == axis.size and abs(axis.scale - 1) < 1e-6 and axis.roi == (0.0, 1.0):
+        if axis.is_unchanged:
             continue
-        # In nearest mode float32 rounds ties as other engines do.
-        precision = _F32 if cropping or mode == "nearest" else np.float64
         at = axis.coordinates(coordinate_transformation_mode, precision)
+        y = how.along(y, axis, at)
         if cropping:
             outside.append((axis.index, (at < 0) | (at > axis.size - 1)))
-        if mode == "nearest":
-            indices = np.clip(_nearest(at, nearest_mode), 0, axis.size - 1).astype(np.int64)
-            y = np.take(y, indices, axis=axis.index)
-        else:
-            at = np.clip(at, -4 * axis.size - 4, 4 * axis.size + 4)
-            y = _weighted(y, axis.index, *_taps(axis, at, mode, bool(antialias), cubic_coeff_a, bool(exclude_outside)))
     for index, mask in outside:
         if mask.any():
-            y = y.copy() if y is x else y
             y[along(index, mask)] = extrapolation_value
     if y.dtype == x.dtype:
         return y
     return saturate(y, x.dtype) if x.dtype.kind in "iu" else narrow(y, x.dtype)
+
+
+def _output_shape(x: Array, plan: list[_Axis]) -> list[int]:
+    shape = list(x.shape)
+    for axis in plan:
+        shape[axis.index] = axis.output
+    check_elements(math.prod(shape), x.dtype, "output of a Resize")
+    return shape
 
 
 def _weighted(x: Array, axis: int, indices: Array, weights: Array) -> Array:
