@@ -10,7 +10,7 @@ import numpy as np
 
 from sardonyx import dtypes
 from sardonyx.ops.limits import check_elements
-from sardonyx.ops.precision import Array, compute_type, narrow, require, widen
+from sardonyx.ops.precision import Array, compute_type, narrow, require, require_below, widen
 from sardonyx.ops.registry import op
 
 _NEG_INF = -np.inf
@@ -178,10 +178,7 @@ def rotary_embedding(
     require(size % 2 == 0 and 0 < size <= wide.shape[3], f"{what}: the rotated size must be even", got=size)
     cos, sin = widen(cos_cache), widen(sin_cache)
     if position_ids is not None:
-        count = min(len(cos), len(sin))
-        if position_ids.size:
-            worst = int(position_ids.max() if position_ids.min() >= 0 else position_ids.min())
-            require(0 <= worst < count, f"{what}: a position is out of range", expected=f"0 to {count - 1}", got=worst)
+        require_below(min(len(cos), len(sin)), position_ids, f"{what}: a position is out of range")
         cos, sin = cos[position_ids], sin[position_ids]
     expected = (wide.shape[0], wide.shape[2], size // 2)
     fits = cos.shape == sin.shape == expected

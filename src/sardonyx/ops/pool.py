@@ -9,7 +9,7 @@ from functools import reduce
 import numpy as np
 
 from sardonyx.ops.limits import check_elements
-from sardonyx.ops.precision import Array, integer_range, narrow, require, widen
+from sardonyx.ops.precision import Array, integer_range, narrow, require, require_below, widen
 from sardonyx.ops.registry import op
 from sardonyx.ops.window import Ints, Window, along, make_window, per_axis, split_pads
 
@@ -159,41 +159,40 @@ def max_unpool(
     strides: Ints | None = None,
 ) -> Array:
     """Values at the indices from MaxPool, zeros elsewhere."""
-    what, rank = "MaxUnpool", x.ndim - 2
-    require(rank >= 1, f"{what}: the input needs a batch, a channel and spatial axes", got=x.shape)
-    require(
-        indices.shape == x.shape, f"{what}: indices and values differ in shape", expected=x.shape, got=indices.shape
-    )
-    kernel = per_axis(what, "kernel_shape", kernel_shape, rank, 1, 1)
-    step = per_axis(what, "strides", strides, rank, 1, 1)
-    begin, end = split_pads(what, pads, rank)
-    spatial = ((n - 1) * s - b - e + k for n, s, b, e, k in zip(x.shape[2:], step, begin, end, kernel, strict=True))
-    shape = x.shape[:2] + tuple(spatial)
+    what, fits = "MaxUnpool", indices.shape == x.shape
+    require(fits, f"{what}: indices and values differ in shape", expected=x.shape, got=indices.shape)
+    shape = _unpooled_shape(what, x, kernel_shape, strides, pads)
     final = shape if output_shape is None else tuple(int(v) for v in output_shape)
-    require(all(n >= 0 for n in shape), f"{what}: the padding leaves no output", got=shape)
     require(
         len(final) == len(shape) and all(f >= n for f, n in zip(final, shape, strict=True)),
         f"{what}: output_shape is smaller than what the pooling covers",
         expected=shape,
         got=final,
     )
-    count = math.prod(shape)
-    check_elements(max(count, math.prod(final)), x.dtype, f"output of {what}")
-    if indices.size:
-        low, high = int(indices.min()), int(indices.max())
-        require(
-            low >= 0 and high < count,
-            f"{what}: an index lies outside the output",
-            expected=f"0 to {count - 1}",
-            got=low if low < 0 else high,
-        )
-    flat = np.zeros(count, x.dtype)
+    check_elements(max(math.prod(shape), math.prod(final)), x.dtype, f"output of {what}")
+    require_below(math.prod(shape), indices, f"{what}: an index lies outside the output")
+    flat = np.zeros(math.prod(shape), x.dtype)
     flat[indices.reshape(-1)] = x.reshape(-1)
     if final == shape:
         return flat.reshape(shape)
     y = np.zeros(final, x.dtype)
     y[tuple(slice(0, n) for n in shape)] = flat.reshape(shape)
     return y
+
+
+def _unpooled_shape(
+    what: str, x: Array, kernel_shape: Ints, strides: Ints | None, pads: Ints | None
+) -> tuple[int, ...]:
+    """The shape of the tensor that the windows of a MaxPool covered."""
+    rank = x.ndim - 2
+    require(rank >= 1, f"{what}: the input needs a batch, a channel and spatial axes", got=x.shape)
+    kernel = per_axis(what, "kernel_shape", kernel_shape, rank, 1, 1)
+    step = per_axis(what, "strides", strides, rank, 1, 1)
+    begin, end = split_pads(what, pads, rank)
+    spatial = ((n - 1) * s - b - e + k for n, s, b, e, k in zip(x.shape[2:], step, begin, end, kernel, strict=True))
+    shape = x.shape[:2] + tuple(spatial)
+    require(all(n >= 0 for n in shape), f"{what}: the padding leaves no output", got=shape)
+    return shape
 
 
 @op("MaxRoiPool")
@@ -205,10 +204,7 @@ def max_roi_pool(x: Array, rois: Array, *, pooled_shape: Ints, spatial_scale: fl
     require(bool(np.isfinite(widen(rois)).all()), f"{what}: rois must be finite")
     grid = per_axis(what, "pooled_shape", pooled_shape, 2, 1, 1)
     batches = widen(rois)[:, 0].astype(np.int64)
-    if batches.size:
-        worst = int(batches.max() if batches.min() >= 0 else batches.min())
-        limit = f"0 to {x.shape[0] - 1}"
-        require(0 <= worst < x.shape[0], f"{what}: a batch index is out of range", expected=limit, got=worst)
+    require_below(x.shape[0], batches, f"{what}: a batch index is out of range")
     check_elements(len(rois) * x.shape[1] * math.prod(grid), x.dtype, f"output of {what}")
     scaled = widen(rois)[:, 1:].astype(np.float64) * spatial_scale
     corners = np.where(scaled < 0, np.ceil(scaled - 0.5), np.floor(scaled + 0.5)).astype(np.int64)

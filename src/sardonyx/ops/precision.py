@@ -20,6 +20,13 @@ def require(holds: bool, what: str, *, expected: object = None, got: object = No
         raise errors.InvalidArgument(what, expected=expected, got=got)
 
 
+def require_below(count: int, values: Array, what: str) -> None:
+    """Raise InvalidArgument unless all integers of an array are at least 0 and less than ``count``."""
+    if values.size:
+        worst = int(values.max() if values.min() >= 0 else values.min())
+        require(0 <= worst < count, what, expected=f"0 to {count - 1}", got=worst)
+
+
 def compute_type(*arrays: Array) -> np.dtype[Any]:
     """float64 if one of the arrays has it, else float32."""
     return _F64 if any(a.dtype == _F64 for a in arrays) else _F32

@@ -9,7 +9,7 @@ import numpy as np
 
 from sardonyx.ops.gates import gates_of
 from sardonyx.ops.limits import check_elements
-from sardonyx.ops.precision import Array, narrow, require, widen
+from sardonyx.ops.precision import Array, narrow, require, require_below, widen
 from sardonyx.ops.registry import op
 
 State = tuple[Array, ...]
@@ -37,34 +37,41 @@ class _Layer:
         require(x.ndim == 3, f"{what}: X must have three axes", got=x.shape)
         self.dtype, self.layout = x.dtype, layout
         self.x = np.swapaxes(widen(x), 0, 1) if layout else widen(x)
-        steps, batch, width = self.x.shape
-        self.hidden = hidden = r.shape[-1]
+        self.hidden, self.lens = r.shape[-1], lens
         self.reverse = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
+        self._check_shapes(what, gates, w, r, b, states)
+        require(
+            hidden_size in (None, self.hidden),
+            f"{what}: hidden_size differs from R",
+            expected=self.hidden,
+            got=hidden_size,
+        )
+        if lens is not None:
+            require_below(len(self.x) + 1, lens, f"{what}: a sequence length is out of range")
+        steps, batch, _ = self.x.shape
         ways = len(self.reverse)
+        check_elements(steps * ways * batch * gates * self.hidden, self.x.dtype, f"gates of {what}")
+        self.w, self.r = widen(w), widen(r)
+        self.b = np.zeros((ways, 2 * gates * self.hidden), self.x.dtype) if b is None else widen(b)
+        zeros = np.zeros((ways, batch, self.hidden), self.x.dtype)
+        self.states = [zeros if s is None else np.swapaxes(widen(s), 0, 1) if layout else widen(s) for s in states]
+
+    def _check_shapes(
+        self, what: str, gates: int, w: Array, r: Array, b: Array | None, states: Sequence[Array | None]
+    ) -> None:
+        (_, batch, width), hidden, ways = self.x.shape, self.hidden, len(self.reverse)
+        start = (batch, ways, hidden) if self.layout else (ways, batch, hidden)
         shapes: list[tuple[str, Array | None, tuple[int, ...]]] = [
             ("W", w, (ways, gates * hidden, width)),
             ("R", r, (ways, gates * hidden, hidden)),
             ("B", b, (ways, 2 * gates * hidden)),
-            ("sequence_lens", lens, (batch,)),
+            ("sequence_lens", self.lens, (batch,)),
+            *(("an initial state", s, start) for s in states),
         ]
-        start = (batch, ways, hidden) if layout else (ways, batch, hidden)
-        shapes += [("an initial state", s, start) for s in states]
         for name, value, shape in shapes:
-            fits = value is None or value.shape == shape
-            require(
-                fits, f"{what}: {name} has the wrong shape", expected=shape, got=None if value is None else value.shape
-            )
-        require(hidden_size in (None, hidden), f"{what}: hidden_size differs from R", expected=hidden, got=hidden_size)
-        if lens is not None and lens.size:
-            worst = int(lens.max() if lens.min() >= 0 else lens.min())
-            require(
-                0 <= worst <= steps, f"{what}: a sequence length is out of range", expected=f"0 to {steps}", got=worst
-            )
-        check_elements(steps * ways * batch * gates * hidden, self.x.dtype, f"gates of {what}")
-        self.w, self.r, self.lens = widen(w), widen(r), lens
-        self.b = np.zeros((ways, 2 * gates * hidden), self.x.dtype) if b is None else widen(b)
-        zeros = np.zeros((ways, batch, hidden), self.x.dtype)
-        self.states = [zeros if s is None else np.swapaxes(widen(s), 0, 1) if layout else widen(s) for s in states]
+            if value is not None:
+                fits = value.shape == shape
+                require(fits, f"{what}: {name} has the wrong shape", expected=shape, got=value.shape)
 
     def bias(self, way: int) -> Array:
         """The sum of input and state biases, for cells that add both to the same gates."""

@@ -12,7 +12,7 @@ import numpy as np
 from sardonyx import errors
 from sardonyx.ops.conv import add_bias, check_conv
 from sardonyx.ops.limits import check_elements
-from sardonyx.ops.precision import Array, narrow, require, widen
+from sardonyx.ops.precision import Array, narrow, require, require_below, widen
 from sardonyx.ops.registry import op
 from sardonyx.ops.resize import cubic_kernel
 from sardonyx.ops.window import Ints, Window, make_window
@@ -185,8 +185,7 @@ def _check_roi_align(
     require(height > 0 and width > 0, f"{what}: the output must not be empty", got=(height, width))
     known = coordinates in ("half_pixel", "output_half_pixel")
     require(known, f"{what}: unknown coordinate_transformation_mode", got=coordinates)
-    for b in batch_indices.tolist():
-        require(0 <= b < x.shape[0], f"{what}: a batch index is out of range", expected=f"0 to {x.shape[0] - 1}", got=b)
+    require_below(x.shape[0], batch_indices, f"{what}: a batch index is out of range")
     require(bool(np.isfinite(widen(rois)).all()), f"{what}: rois must be finite")
 
 
