@@ -127,19 +127,11 @@ def make_scan(node: Node, bodies: Bodies) -> Kernel:
             expected=f"{len(node.inputs)} inputs, {len(node.outputs)} outputs",
             got=f"{len(graph.inputs)} and {len(graph.outputs)}",
         )
-    in_axes = node.attrs.get("scan_input_axes") or [0] * scanned
-    in_back = node.attrs.get("scan_input_directions") or [0] * scanned
-    out_axes = node.attrs.get("scan_output_axes") or [0] * gathered
-    out_back = node.attrs.get("scan_output_directions") or [0] * gathered
+    read, write = _sides(node, "input", scanned), _sides(node, "output", gathered)
 
     def run(*args: Any, context: RunContext) -> tuple[Any, ...]:
         carried, captured = list(args[:states]), args[states + scanned :]
-        sources = []
-        for array, axis, back in zip(args[states : states + scanned], in_axes, in_back, strict=True):
-            if not -array.ndim <= axis < array.ndim:
-                raise InvalidArgument("a scan axis is out of range", expected=f"rank {array.ndim}", got=axis)
-            moved = np.moveaxis(array, axis, 0)
-            sources.append(moved[::-1] if back else moved)
+        sources = [_rows_of(array, *side) for array, side in zip(args[states : states + scanned], read, strict=True)]
         lengths = {len(s) for s in sources}
         if len(lengths) > 1:
             raise InvalidArgument("scan inputs differ in length", got=sorted(lengths))
@@ -153,13 +145,31 @@ def make_scan(node: Node, bodies: Bodies) -> Kernel:
                 nbytes += _collected(rows, row)
             held.set(carried, nbytes)
         held.release()
-        results = []
-        for rows, value, axis, back in zip(collected, graph.outputs[states:], out_axes, out_back, strict=True):
-            stacked = _stacked(rows[::-1] if back else rows, value.type)
-            results.append(np.moveaxis(stacked, 0, axis) if axis else stacked)
-        return (*carried, *results)
+        results = zip(collected, graph.outputs[states:], write, strict=True)
+        return (*carried, *(_stacked_along(rows, value.type, *side) for rows, value, side in results))
 
     return run
+
+
+def _sides(node: Node, side: str, count: int) -> list[tuple[int, int]]:
+    """Axis and direction of each of a Scan's inputs or outputs."""
+    axes = node.attrs.get(f"scan_{side}_axes") or [0] * count
+    directions = node.attrs.get(f"scan_{side}_directions") or [0] * count
+    return list(zip(axes, directions, strict=True))
+
+
+def _rows_of(array: Any, axis: int, back: int) -> Any:
+    """A scan input with its rows along the first axis, in the order in which they are read."""
+    if not -array.ndim <= axis < array.ndim:
+        raise InvalidArgument("a scan axis is out of range", expected=f"rank {array.ndim}", got=axis)
+    moved = np.moveaxis(array, axis, 0)
+    return moved[::-1] if back else moved
+
+
+def _stacked_along(rows: list[Any], type_: Any, axis: int, back: int) -> Any:
+    """A scan output whose rows were made in this direction, and lie along this axis."""
+    stacked = _stacked(rows[::-1] if back else rows, type_)
+    return np.moveaxis(stacked, 0, axis) if axis else stacked
 
 
 def make_sequence_map(node: Node, bodies: Bodies) -> Kernel:
