@@ -66,6 +66,16 @@ class Carried:
     first: View
     second: View
 
+    @property
+    def before(self) -> View:
+        """The value as an iteration reads it."""
+        return View(self.now, self.first.shape, self.first.strides)
+
+    @property
+    def made(self) -> View:
+        """The value as an iteration writes it."""
+        return View(self.after, self.first.shape, self.first.strides)
+
 
 @dataclass(frozen=True)
 class Repeat(Group):
@@ -99,8 +109,8 @@ class Repeat(Group):
         inside = _written(self.body)
         written = {v.storage for v in inside}
         collected = [r.source for r in self.rows if r.place in written]
-        now = [View(c.now, c.first.shape, c.first.strides) for c in self.carried]
-        return (self.count, *collected, *now, *(c.second for c in self.carried), *inside)
+        carried = (*(c.before for c in self.carried), *(c.second for c in self.carried))
+        return (self.count, *collected, *carried, *inside)
 
 
 def _read(groups: Sequence[Group]) -> tuple[View, ...]:

@@ -17,6 +17,8 @@ from sardonyx.lower.rules.attention_scores import unfused_attention
 from sardonyx.lower.rules.reduce import apply
 from sardonyx.lower.sizes import Refused, add, sub
 
+_FIT = "Attention: Q, K and V do not fit each other"
+
 
 def heads_first(view: View, heads: int | None) -> View:
     """(batch, length, heads * width) as (batch, heads, length, width); a view of four axes is returned as it is."""
@@ -37,30 +39,16 @@ def attention(low: Lowering, node: Node) -> None:
     attrs = node.attrs
     q = heads_first(low.view(low.input(0)), attrs.get("q_num_heads"))
     k, v = (heads_first(low.view(low.input(i)), attrs.get("kv_num_heads")) for i in (1, 2))
-    (batch, heads, rows, width), keys = q.shape, k.shape[2]
-    if not isinstance(heads, int) or not isinstance(k.shape[1], int) or not k.shape[1] or heads % k.shape[1]:
-        raise Refused("the number of query heads is not a known multiple of that of key heads")
-    if not isinstance(width, int):
-        raise Refused("the size of a head is not known before the run")
-    fit = "Attention: Q, K and V do not fit each other"
-    for size, whole in ((k.shape[0], batch), (k.shape[3], width), *zip(v.shape[:3], k.shape[:3], strict=True)):
-        low.require(fit, size, whole)
+    _require_fit(low, q, k, v)
     past: Known = 0
     if node.input(4) is not None:
-        if node.input(6) is not None:
-            raise Refused("nonpad_kv_seqlen cannot be combined with a past")
-        old = low.view(low.input(4)), low.view(low.input(5))
-        for before, new in zip(old, (k, v), strict=True):
-            for axis in (0, 1, 3):
-                low.require(fit, before.shape[axis], new.shape[axis])
-        past = old[0].shape[2]
-        low.require(fit, old[1].shape[2], past)
-        keys = add(past, keys)
-        k, v = (_appended(low, old[i], new, keys, _live_output(node, i + 1)) for i, new in enumerate((k, v)))
+        past, k, v = _with_past(low, node, k, v)
     else:
         for i, new in ((1, k), (2, v)):
             if (value := _live_output(node, i)) is not None:
                 low.alias(value, new)
+    (batch, heads, rows, width), keys = q.shape, k.shape[2]
+    assert isinstance(heads, int) and isinstance(width, int)
     scale = 1 / math.sqrt(width or 1) if attrs.get("scale") is None else attrs["scale"]
     shape, work = (batch, heads, rows, keys), work_type(q.dtype, k.dtype, v.dtype)
     out, causal = heads_first(low.make(node.outputs[0]), heads), bool(attrs.get("is_causal", 0))
@@ -78,6 +66,31 @@ def attention(low: Lowering, node: Node) -> None:
         return
     softcap = attrs.get("softcap", 0.0)
     low.groups.append(Attention((node,), q, k, v, mask, out, scale, causal, softcap, past))
+
+
+def _require_fit(low: Lowering, q: View, k: View, v: View) -> None:
+    batch, heads, _, width = q.shape
+    if not isinstance(heads, int) or not isinstance(k.shape[1], int) or not k.shape[1] or heads % k.shape[1]:
+        raise Refused("the number of query heads is not a known multiple of that of key heads")
+    if not isinstance(width, int):
+        raise Refused("the size of a head is not known before the run")
+    for size, whole in ((k.shape[0], batch), (k.shape[3], width), *zip(v.shape[:3], k.shape[:3], strict=True)):
+        low.require(_FIT, size, whole)
+
+
+def _with_past(low: Lowering, node: Node, k: View, v: View) -> tuple[Known, View, View]:
+    """The length of the past, and keys and values with the past before them."""
+    if node.input(6) is not None:
+        raise Refused("nonpad_kv_seqlen cannot be combined with a past")
+    old = low.view(low.input(4)), low.view(low.input(5))
+    for before, new in zip(old, (k, v), strict=True):
+        for axis in (0, 1, 3):
+            low.require(_FIT, before.shape[axis], new.shape[axis])
+    past = old[0].shape[2]
+    low.require(_FIT, old[1].shape[2], past)
+    keys = add(past, k.shape[2])
+    k, v = (_appended(low, old[i], new, keys, _live_output(node, i + 1)) for i, new in enumerate((k, v)))
+    return past, k, v
 
 
 def _appended(low: Lowering, old: View, new: View, keys: Known, value: Value | None) -> View:

@@ -50,10 +50,30 @@ def unfused_attention(
     _product(low, views.split(q, 1, split), views.permuted(k, (0, 1, 3, 2)), views.split(scores, 1, split), work, scale)
 
     table = Rows(low, scores, [3])
-    body, stores = table.body, list[tuple[int, View]]()
+    stages = _stages(table, node.attrs.get("softcap", 0.0), bias, work, soft)
+    weights = low.temporary(soft, scores.shape)
+    stores = [(stages[3], table.full(weights))]
+    shown = None if seen is None else low.make(seen)
+    is_intermediate = mode in (1, 2) and stages[mode] != stages[0]
+    if shown is not None and is_intermediate:
+        shown_value = apply(table.body, as_type, stages[mode], dtype=shown.dtype, source=work, to=shown.dtype)
+        stores.append((shown_value, table.full(shown)))
+    table.store(*stores)
+    if shown is not None and not is_intermediate:
+        converted(low, weights if mode == 3 else scores, shown)
+    if soft is not work:
+        narrow = low.temporary(work, weights.shape)
+        converted(low, weights, narrow)
+        weights = narrow
+    _product(low, views.split(weights, 1, split), v, views.split(out, 1, split), work, 1.0)
+
+
+def _stages(table: Rows, cap: float, bias: View | None, work: DType, soft: DType) -> list[int]:
+    """The scores as they are, capped, with the bias added, and their softmax, as ``qk_matmul_output_mode`` counts."""
+    body = table.body
     value = body.operand(table.x)
     stages = [value]
-    if cap := node.attrs.get("softcap", 0.0):
+    if cap:
         value = apply(body, _capped, value, dtype=work, cap=cap)
     stages.append(value)
     if bias is not None:
@@ -64,20 +84,7 @@ def unfused_attention(
     top = apply(body, finite_or_zero, body.reduce("max", value, soft), dtype=soft)
     raised = apply(body, exp_minus, value, top, dtype=soft)
     stages.append(apply(body, _over, raised, body.reduce("sum", raised, soft), dtype=soft))
-    weights = low.temporary(soft, scores.shape)
-    stores.append((stages[3], table.full(weights)))
-    shown = None if seen is None else low.make(seen)
-    if shown is not None and mode in (1, 2) and stages[mode] != stages[0]:
-        shown_value = apply(body, as_type, stages[mode], dtype=shown.dtype, source=work, to=shown.dtype)
-        stores.append((shown_value, table.full(shown)))
-    table.store(*stores)
-    if shown is not None and (mode == 3 or stages[mode] == stages[0]):
-        converted(low, weights if mode == 3 else scores, shown)
-    if soft is not work:
-        narrow = low.temporary(work, weights.shape)
-        converted(low, weights, narrow)
-        weights = narrow
-    _product(low, views.split(weights, 1, split), v, views.split(out, 1, split), work, 1.0)
+    return stages
 
 
 def _product(low: Lowering, a: View, b: View, out: View, work: DType, scale: float) -> None:

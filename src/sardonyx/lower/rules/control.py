@@ -19,8 +19,23 @@ from sardonyx.lower.groups.control import Carried, Row
 from sardonyx.lower.lowering import Lowering, axis_of, rule
 from sardonyx.lower.sizes import Refused, maximum, mul, sub
 from sardonyx.optimize.loop_inference import LoopSignature
+from sardonyx.records import Record
 
 UNLIMITED = (1 << 63) - 1
+
+
+class _Trips(Record):
+    """How often a body runs."""
+
+    count: View
+    """Holds the number of the current trip."""
+    limit: View
+    going: View
+    """Whether there is a first trip."""
+    again: Value | None
+    """Whether another trip follows, as the body says; None if only the limit ends the loop."""
+    known: Known | None
+    """The number of trips, if the sizes determine it."""
 
 
 @rule("If")
@@ -53,28 +68,19 @@ def branch(low: Lowering, node: Node) -> None:
 @rule("Loop")
 def loop(low: Lowering, node: Node) -> None:
     signature = _signature(node)
-    trips = low.facts.trips(node)
-    condition, count = node.input(1), low.temporary(dtypes.i64, ())
+    condition, known = node.input(1), low.facts.trips(node)
+    count = low.temporary(dtypes.i64, ())
     limit, going, again = low.scalar(UNLIMITED, dtypes.i64), low.scalar(True, dtypes.bool_), signature.condition
-    if trips is not None:
-        limit, again = low.number(trips), None
+    if known is not None:
+        limit, again = low.number(known), None
     else:
         if node.input(0) is not None:
             limit = _one(low, low.input(0))
         if condition is not None:
             going = _one(low, condition)
     number, running = signature.body.inputs[:2]
-    _repeat(
-        low,
-        node,
-        signature,
-        count,
-        limit,
-        going,
-        again,
-        trips,
-        {number: count, running: low.scalar(True, dtypes.bool_)},
-    )
+    given = {number: count, running: low.scalar(True, dtypes.bool_)}
+    _repeat(low, node, signature, _Trips(count, limit, going, again, known), given)
 
 
 @rule("Scan")
@@ -83,12 +89,13 @@ def scan(low: Lowering, node: Node) -> None:
     if not signature.sources:
         raise Refused("a Scan that reads no rows has no length")
     axes = signature.axes(node)
-    trips = low.facts.trips(node)
-    assert axes is not None and trips is not None
+    length = low.facts.trips(node)
+    assert axes is not None and length is not None
     for source, axis in zip(signature.sources, axes, strict=True):
-        low.require("scan inputs differ in length", low.shape(source)[axis], trips)
+        low.require("scan inputs differ in length", low.shape(source)[axis], length)
     yes = low.scalar(True, dtypes.bool_)
-    _repeat(low, node, signature, low.temporary(dtypes.i64, ()), low.number(trips), yes, None, trips, {})
+    trips = _Trips(low.temporary(dtypes.i64, ()), low.number(length), yes, None, length)
+    _repeat(low, node, signature, trips, {})
 
 
 def _one(low: Lowering, value: Value) -> View:
@@ -105,62 +112,72 @@ def _signature(node: Node) -> LoopSignature:
     return signature
 
 
-def _repeat(
-    low: Lowering,
-    node: Node,
-    signature: LoopSignature,
-    count: View,
-    limit: View,
-    going: View,
-    again: Value | None,
-    trips: Known | None,
-    given: dict[Value, View],
-) -> None:
+def _repeat(low: Lowering, node: Node, signature: LoopSignature, trips: _Trips, given: dict[Value, View]) -> None:
+    """``given`` are inputs of the body beside those that the signature names."""
     carried = [_carried(low, *each) for each in zip(signature.starts, signature.states, signature.nexts, strict=True)]
-    outs = node.outputs[len(carried) :]
-    collected = [i for i, out in enumerate(outs) if not out.is_dead]
-    in_axes = signature.axes(node) or []
-    out_axes = node.attrs.get("scan_output_axes") or [0] * len(outs)
-    rows = [
-        _row(_dense(low, source), axis, back)
-        for source, axis, back in zip(
-            signature.sources,
-            in_axes,
-            node.attrs.get("scan_input_directions") or [0] * len(in_axes),
-            strict=True,
-        )
-    ]
-    out_back = node.attrs.get("scan_output_directions") or [0] * len(outs)
-    for i in collected:
-        view = low.make(outs[i]) if trips is not None else _counted(low, node, outs[i], count)
-        rows.append(_row(view, axis_of(out_axes[i], len(view.shape)), out_back[i]))
-    read, made = rows[: len(signature.sources)], rows[len(signature.sources) :]
-    targets = [View(c.after, c.first.shape, c.first.strides) for c in carried]
-    wanted = [*targets, *(_current_row(row) for row in made)]
-    with low.body_scope(node, {v.storage for v in wanted}) as inner:
+    read = _rows_read(low, node, signature)
+    collected, made = _rows_made(low, node, signature, trips)
+    targets = [*(c.made for c in carried), *(_current_row(row) for row in made)]
+    with low.body_scope(node, {v.storage for v in targets}) as inner:
         for value, view in given.items():
             low.alias(value, view)
         for state, c in zip(signature.states, carried, strict=True):
-            low.alias(state, View(c.now, c.first.shape, c.first.strides))
+            low.alias(state, c.before)
         for value, row in zip(signature.rows, read, strict=True):
-            if low.shape(value) != _current_row(row).shape:
-                raise Refused(f"the rows of {row.source.storage} do not have the shape that the body reads")
-            low.alias(value, _current_row(row))
+            _alias_row(low, value, row)
         low.emit(signature.body.nodes)
-        results = [*signature.nexts, *(signature.collected[i] for i in collected)]
-        _write_results(low, results, wanted)
-        flag = low.scalar(True, dtypes.bool_) if again is None else _one(low, again)
-        if isinstance(flag.storage, IndirectStorage):
-            moved, flag = flag, low.temporary(dtypes.bool_, ())
-            low.copy(moved, flag)
-        inner.kept.add(flag.storage)
+        _write_results(low, [*signature.nexts, *collected], targets)
+        again = low.scalar(True, dtypes.bool_) if trips.again is None else _at_rest(low, _one(low, trips.again))
+        inner.kept.add(again.storage)
     low.checks.update(inner.checks)
-    is_endless = node.op_type == "Loop" and not condition_varies(signature.body, len(carried))
+    rows, is_endless = (*read, *made), node.op_type == "Loop" and not condition_varies(signature.body, len(carried))
     low.groups.append(
-        Repeat((node,), count, limit, going, flag, tuple(rows), tuple(carried), inner.groups, trips, is_endless)
-    )
+        Repeat(
+            (node,), trips.count, trips.limit, trips.going, again, rows, tuple(carried), inner.groups, trips.known,
+            is_endless,
+        )
+    )  # fmt: skip
     for out, c in zip(node.outputs, carried, strict=False):
-        low.alias(out, View(c.now, c.first.shape, c.first.strides))
+        low.alias(out, c.before)
+
+
+def _rows_read(low: Lowering, node: Node, signature: LoopSignature) -> list[Row]:
+    """A row of each scanned input."""
+    axes = signature.axes(node) or []
+    directions = node.attrs.get("scan_input_directions") or [0] * len(axes)
+    each = zip(signature.sources, axes, directions, strict=True)
+    return [_row(_dense(low, source), axis, back) for source, axis, back in each]
+
+
+def _rows_made(low: Lowering, node: Node, signature: LoopSignature, trips: _Trips) -> tuple[list[Value], list[Row]]:
+    """What the body makes for the scan outputs that are read, and the rows that it goes to."""
+    outs = node.outputs[len(signature.states) :]
+    axes = node.attrs.get("scan_output_axes") or [0] * len(outs)
+    directions = node.attrs.get("scan_output_directions") or [0] * len(outs)
+    collected, rows = [], []
+    for out, value, axis, back in zip(outs, signature.collected, axes, directions, strict=True):
+        if not out.is_dead:
+            view = low.make(out) if trips.known is not None else _counted(low, node, out, trips.count)
+            collected.append(value)
+            rows.append(_row(view, axis_of(axis, len(view.shape)), back))
+    return collected, rows
+
+
+def _alias_row(low: Lowering, value: Value, row: Row) -> None:
+    """Let the body read the current row as this value."""
+    current = _current_row(row)
+    if low.shape(value) != current.shape:
+        raise Refused(f"the rows of {row.source.storage} do not have the shape that the body reads")
+    low.alias(value, current)
+
+
+def _at_rest(low: Lowering, view: View) -> View:
+    """The scalar in memory that does not move from trip to trip."""
+    if not isinstance(view.storage, IndirectStorage):
+        return view
+    copied = low.temporary(view.dtype, ())
+    low.copy(view, copied)
+    return copied
 
 
 def _counted(low: Lowering, node: Node, out: Value, count: View) -> View:
