@@ -34,9 +34,9 @@ from sardonyx.ops.infer import MAX_CONTENT
 from sardonyx.partition.assign import Owner, assign, part_of
 from sardonyx.partition.parts import Parts, chain_of
 from sardonyx.partition.provider import Executable, Part, RunContext
+from sardonyx.plan.sizes import Unplannable
 from sardonyx.providers.cpu.compile import compile_part
 from sardonyx.providers.cpu.runtime.deferred import DeferredExecutable, KeyInputs
-from sardonyx.providers.cpu.runtime.step_table import Unplannable
 from sardonyx.providers.reference import ReferenceProvider
 
 if TYPE_CHECKING:

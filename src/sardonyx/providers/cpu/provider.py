@@ -122,9 +122,9 @@ class CpuProvider:
 
     def compile(self, part: Part) -> Executable:
         from sardonyx.lower.sizes import DataDependent, Refused
+        from sardonyx.plan.sizes import Unplannable
         from sardonyx.providers.cpu.compile import compile_part
         from sardonyx.providers.cpu.dynamic_partition import DynamicPartition, specialized_by_shape
-        from sardonyx.providers.cpu.runtime.step_table import Unplannable
 
         try:
             try:

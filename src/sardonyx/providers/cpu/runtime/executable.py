@@ -15,7 +15,7 @@ from sardonyx.errors import Fail, InvalidArgument, NotImplemented, OutOfBudget
 from sardonyx.interpret.context import Held, RunContext
 from sardonyx.ops.limits import check_nbytes
 from sardonyx.partition.provider import Memory, Planned, StepRow
-from sardonyx.plan.sizes import SizesDiffer
+from sardonyx.plan.sizes import SizesDiffer, Unplannable
 from sardonyx.providers.cpu.language.context import Code, Context
 from sardonyx.providers.cpu.memory import guard_pages
 from sardonyx.providers.cpu.memory.allocator import address
@@ -118,7 +118,6 @@ class CpuExecutable:
         if self._otherwise is None:
             return self._other
         from sardonyx.lower.sizes import Refused
-        from sardonyx.providers.cpu.runtime.step_table import Unplannable
 
         with _compiling:
             if self._otherwise is not None:
@@ -160,7 +159,6 @@ class CpuExecutable:
         if self._recompile is not None:
             from sardonyx.lower.sizes import Refused
             from sardonyx.lower.states import State
-            from sardonyx.providers.cpu.runtime.step_table import Unplannable
 
             try:
                 made = self._recompile([State(inputs[i], outputs[o], axis, room) for i, o, axis, room in key])

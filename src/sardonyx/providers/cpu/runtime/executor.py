@@ -145,6 +145,58 @@ def _take_arrays(k: Kernel, context: Buf, data_offset: int) -> None:
             k.b.leave()
 
 
+class _ClaimedWorkers:
+    """Idle workers of the team that this run has taken for itself, at most as many as it wants."""
+
+    def __init__(self, k: Kernel, context: Buf) -> None:
+        self._k, self._context = k, context
+        team = k.memory(context.load(Context.TEAM), i64)
+        workers, wanted = team.load_atomic(Mailbox.COUNT), context.load(Context.WANTED)
+        self._boxes = team.at(Mailbox.WORDS)
+        self.count = k.var(0)
+        self._numbers = k.local(i64, 2 * MAX_WORKERS)
+        """Which workers, and the number of the run that each begins."""
+        with k.loop(0, workers) as w, k.when(self.count.get() < wanted):
+            box = self._boxes.at(w * Mailbox.WORDS)
+            with k.when(box.swap_atomic(Mailbox.STATE, IDLE, CLAIMED)):
+                started = box.load(Mailbox.STARTED) + 1
+                box.store(Mailbox.STARTED, started)
+                self._numbers.store(self.count.get() * 2, w)
+                self._numbers.store(self.count.get() * 2 + 1, started)
+                self.count += 1
+
+    def start(self, threads: Val) -> None:
+        """Number them from 1 on, and let them execute the steps."""
+        k = self._k
+        with k.loop(0, self.count.get()) as c:
+            box = self._box(c)
+            box.store(Mailbox.CONTEXT, self._context.address())
+            box.store(Mailbox.THREAD, c + 1)
+            box.store(Mailbox.THREADS, threads)
+            box.store_atomic(Mailbox.STATE, READY, "seq_cst")
+            wake_waiters(k, box.at(Mailbox.STATE), box.at(Mailbox.SLEEPERS))
+
+    def wait(self, team_cpus: TeamCpus) -> None:
+        """Wait until each of them has ended this run."""
+        k, spin = self._k, self._context.load(Context.SPIN)
+        with k.loop(0, self.count.get()) as c:
+            box = self._box(c)
+            ended, is_running = box.at(Mailbox.ENDED), self._numbers.load(c * 2 + 1).__gt__
+            wait_while(k, ended, is_running, spin, box.at(Mailbox.WAITERS), team_cpus)
+
+    def _box(self, c: Val) -> Buf:
+        return self._boxes.at(self._numbers.load(c * 2) * Mailbox.WORDS)
+
+
+def _look_when_due(k: Kernel, context: Buf) -> None:
+    """After as many runs as the context says, ask Python to look at the choice of threads again."""
+    left = context.load(Context.LEFT)
+    with k.when(left > 0):
+        context.store(Context.LEFT, left - 1)
+        with k.when(left.eq(1), likely=False):
+            context.swap_atomic(Context.ERROR, 0, Code.LOOK)
+
+
 @function(context=(i64,))
 def run(k: Kernel, context: Buf, *, data_offset: int) -> None:
     """Execute the step table with the idle workers of the team, as many as are wanted. The context holds everything:
@@ -158,39 +210,14 @@ def run(k: Kernel, context: Buf, *, data_offset: int) -> None:
         write_sizes(k, context)
     context.store(Context.STEPS, _elements_at(k, context.load(Context.ROWS), data_offset))
     clear_counters(k, context, context.load(Context.FIRST), context.load(Context.LAST))
-    team = k.memory(context.load(Context.TEAM), i64)
-    workers, wanted = team.load_atomic(Mailbox.COUNT), context.load(Context.WANTED)
-    team = team.at(Mailbox.WORDS)
-    claimed = k.var(0)
-    mine = k.local(i64, 2 * MAX_WORKERS)
-    with k.loop(0, workers) as w, k.when(claimed.get() < wanted):
-        box = team.at(w * Mailbox.WORDS)
-        with k.when(box.swap_atomic(Mailbox.STATE, IDLE, CLAIMED)):
-            started = box.load(Mailbox.STARTED) + 1
-            box.store(Mailbox.STARTED, started)
-            mine.store(claimed.get() * 2, w)
-            mine.store(claimed.get() * 2 + 1, started)
-            claimed += 1
-    threads, team_cpus = claimed.get() + 1, TeamCpus(k, context, k.const(0))
+    claimed = _ClaimedWorkers(k, context)
+    threads, team_cpus = claimed.count.get() + 1, TeamCpus(k, context, k.const(0))
     with k.when(threads > 1):
         team_cpus.clear()
-    with k.loop(0, claimed.get()) as c:
-        box = team.at(mine.load(c * 2) * Mailbox.WORDS)
-        box.store(Mailbox.CONTEXT, context.address())
-        box.store(Mailbox.THREAD, c + 1)
-        box.store(Mailbox.THREADS, threads)
-        box.store_atomic(Mailbox.STATE, READY, "seq_cst")
-        wake_waiters(k, box.at(Mailbox.STATE), box.at(Mailbox.SLEEPERS))
+    claimed.start(threads)
     _execute_steps(k, context, k.const(0), threads)
-    spin = context.load(Context.SPIN)
-    with k.loop(0, claimed.get()) as c:
-        box = team.at(mine.load(c * 2) * Mailbox.WORDS)
-        wait_while(k, box.at(Mailbox.ENDED), mine.load(c * 2 + 1).__gt__, spin, box.at(Mailbox.WAITERS), team_cpus)
-    left = context.load(Context.LEFT)
-    with k.when(left > 0):
-        context.store(Context.LEFT, left - 1)
-        with k.when(left.eq(1), likely=False):
-            context.swap_atomic(Context.ERROR, 0, Code.LOOK)
+    claimed.wait(team_cpus)
+    _look_when_due(k, context)
 
 
 @function(mailbox=(i64,), spin=i64)

@@ -1,7 +1,7 @@
 """The step table of a part: everything that does not depend on the sizes of its inputs.
 
 Argument blocks are one array of int64 words. Most words are the same for every shape. For the others the table records
-position and expression, and the first run of a new shape writes them (``shape_program``).
+position and expression (``argument_blocks``), and the first run of a new shape writes them (``shape_program``).
 """
 
 from __future__ import annotations
@@ -11,28 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx import knobs
-from sardonyx.ir import dims
 from sardonyx.ir.dims import Expr, Known
 from sardonyx.lower.check import Check
 from sardonyx.lower.groups import IndirectStorage, Storage, View
 from sardonyx.lower.lowering import Counted
 from sardonyx.plan.liveness import Access, intervals, lifetimes
-from sardonyx.plan.sizes import Binding, Results, Sizes, multiple
+from sardonyx.plan.sizes import Binding, Results, Sizes, Unplannable, multiple
 from sardonyx.providers.cpu.codegen.jit import linker
-from sardonyx.providers.cpu.codegen.launch import word
-from sardonyx.providers.cpu.language.context import ARENA, CONTROL, MEET, NONE, STEP_SLOT, Row
+from sardonyx.providers.cpu.language.context import CONTROL, MEET, NONE, Row
 from sardonyx.providers.cpu.machine.isa import Isa
-from sardonyx.providers.cpu.program.steps import Holds, Ref, Slot, Step
+from sardonyx.providers.cpu.program.steps import Ref, Slot, Step
+from sardonyx.providers.cpu.runtime.argument_blocks import ArgumentBlocks, nbytes_of
 from sardonyx.providers.cpu.runtime.shape_program import ROW_WORDS
 from sardonyx.providers.cpu.runtime.shape_sizes import named
 from sardonyx.providers.cpu.runtime.trim import Trim
 
 Array = np.ndarray[Any, Any]
-
-
-class Unplannable(Exception):
-    """A size cannot be computed from the inputs' shapes."""
 
 
 class StepTable:
@@ -52,50 +46,14 @@ class StepTable:
         self.sizes = Sizes(self.binding.names)
         self.trim = Trim(counted, len(outputs), self.binding.names) if counted else None
         outputs = (*outputs, *(self.trim.counts if self.trim is not None else ()))
-        touched = [arg.storage for step in steps for arg in step.args.values() if isinstance(arg, (Ref, Slot))]
-        self.temporaries = _unique(touched, "temporary")
-        self.constants = _unique(touched, "constant")
-        given = [v.storage for v in (*inputs, *outputs)]
-        storages = [None, *self.constants, *given, *_unique(touched, "indirect")]
-        self.bases = {s: i for i, s in enumerate(storages) if s is not None}
-        self.first_input, self.given_count = 1 + len(self.constants), len(given)
-        self.base_count = len(storages)
-        self._is_checked = knobs.CHECK_ADDRESSES.get()
-
-        accesses = [_access(step) for step in steps]
-        self.intervals = numbers = intervals(accesses)
-        loops = [(i - step.repeats, i) for i, step in enumerate(steps) if step.repeats]
-        self.has_loops, self.is_bounded = bool(loops), all(step.is_bounded for step in steps)
-        lives = lifetimes([_backed(a) for a in accesses], numbers, loops)
-        self.lives = [lives[s] for s in self.temporaries]
-        self.nbytes = self._numbers([self._storage_nbytes(s) for s in self.temporaries])
-        self.scratch = self.sizes.largest(s.scratch_nbytes for s in steps)
-        """The expression, by number, of the largest scratch of a step."""
-        self.extents, self.bounded = self._bounded()
-        """``extents``: expressions whose buckets identify a plan. ``bounded``: for each size-dependent number of bytes,
-        the extent that it is a multiple of, and the factor."""
-        self.flops = self._numbers([s.flops for s in steps])
-        self.traffic = self._numbers([s.nbytes for s in steps])
-        self.meetings = self._numbers(
-            [s.turns if meets else 0 for s, meets in zip(steps, _meets(steps, numbers), strict=True)]
-        )
-        """How many barriers a run has in front of each step."""
-        self.turns = self._numbers([s.turns for s in steps])
         self.inputs, self.outputs = [v.dtype.numpy for v in inputs], [v.dtype.numpy for v in outputs]
+        self._number_bases([v.storage for v in (*inputs, *outputs)])
+        self._find_lifetimes()
+        self._number_sizes()
         for c in checks:
-            self.sizes.require(self._holds(c), c.what, c.size)
+            self.sizes.require(self.sizes.satisfies(c.size, c.allowed, c.least), c.what, c.size)
         self._lay_out()
-        self.rows = np.zeros((len(steps), Row.WORDS), np.int64)
-        self.code = [linker.address(step.spec, isa) for step in steps]
-        """Keeps the code alive whose addresses ``rows`` holds."""
-        for i, step in enumerate(steps):
-            meets = i > 0 and numbers[i] != numbers[i - 1]
-            before = CONTROL if step.is_control else MEET if meets else NONE
-            self.rows[i] = self.code[i], self.starts[i] * 8, before, 0
-        self.only = [i for i, step in enumerate(steps) if step.only]
-        """Steps that run for some sizes only."""
-        self.kernels = [(linker.name(step.spec, isa), step.spec.name) for step in steps]
-        """Keys of the steps' object files, and the names of the functions in them."""
+        self._link(isa)
         measured = self._measured(outputs)
         if self.sizes.unbound:
             raise Unplannable(f"no input gives a size to {', '.join(sorted(self.sizes.unbound))}")
@@ -104,6 +62,67 @@ class StepTable:
         self.measure = self.sizes.compiled(measured, self.binding, **named(self.outputs))
         """From input shapes to ``ShapeSizes``; raises if a check fails."""
 
+    def _number_bases(self, given: Sequence[Storage]) -> None:
+        """Number the addresses that a run brings: constants, inputs and outputs, moving storages. Number 0 is none."""
+        touched = [arg.storage for step in self.steps for arg in step.args.values() if isinstance(arg, (Ref, Slot))]
+        self.temporaries = _unique(touched, "temporary")
+        self.constants = _unique(touched, "constant")
+        storages = [None, *self.constants, *given, *_unique(touched, "indirect")]
+        self.bases = {s: i for i, s in enumerate(storages) if s is not None}
+        self.first_input, self.given_count = 1 + len(self.constants), len(given)
+        self.base_count = len(storages)
+
+    def _find_lifetimes(self) -> None:
+        """Divide the steps into intervals without a barrier, and find those in which each temporary lives."""
+        accesses = [_access(step) for step in self.steps]
+        self.intervals = intervals(accesses)
+        loops = [(i - step.repeats, i) for i, step in enumerate(self.steps) if step.repeats]
+        self.has_loops, self.is_bounded = bool(loops), all(step.is_bounded for step in self.steps)
+        lives = lifetimes([_backed(a) for a in accesses], self.intervals, loops)
+        self.lives = [lives[s] for s in self.temporaries]
+
+    def _number_sizes(self) -> None:
+        """Number the expressions of memory and work."""
+        steps = self.steps
+        self.nbytes = self._numbers([nbytes_of(s) for s in self.temporaries])
+        self.scratch = self.sizes.largest(s.scratch_nbytes for s in steps)
+        """The expression, by number, of the largest scratch of a step."""
+        self.extents, self.bounded = self._bounded()
+        """``extents``: expressions whose buckets identify a plan. ``bounded``: for each size-dependent number of bytes,
+        the extent that it is a multiple of, and the factor."""
+        self.flops = self._numbers([s.flops for s in steps])
+        self.traffic = self._numbers([s.nbytes for s in steps])
+        meets = _meets(steps, self.intervals)
+        self.meetings = self._numbers([s.turns if m else 0 for s, m in zip(steps, meets, strict=True)])
+        """How many barriers a run has in front of each step."""
+        self.turns = self._numbers([s.turns for s in steps])
+        self.only = [i for i, step in enumerate(steps) if step.only]
+        """Steps that run for some sizes only."""
+
+    def _lay_out(self) -> None:
+        """Write the words that are the same for all shapes; record the others."""
+        blocks = ArgumentBlocks(self.sizes, self.bases, self.temporaries)
+        for step in self.steps:
+            blocks.add(step)
+        self.words, self.starts = np.array(blocks.words, np.int64), blocks.starts
+        rows, places = self.sizes.program(number for _, number in blocks.sized)
+        self.program = np.array(rows, np.int64).reshape(-1, ROW_WORDS)
+        """The shape program: rows that compute the size-dependent words."""
+        self.sized_at, self.sized_by = _columns([(at, places[number]) for at, number in blocks.sized])
+        self.placed_at, self.placed_by = _columns(blocks.placed)
+
+    def _link(self, isa: Isa) -> None:
+        """Write the table's rows, with the addresses of compiled kernels."""
+        self.kernels = [(linker.name(step.spec, isa), step.spec.name) for step in self.steps]
+        """Keys of the steps' object files, and the names of the functions in them."""
+        self.code = [linker.address(step.spec, isa) for step in self.steps]
+        """Keeps the code alive whose addresses ``rows`` holds."""
+        self.rows = np.zeros((len(self.steps), Row.WORDS), np.int64)
+        for i, step in enumerate(self.steps):
+            meets = i > 0 and self.intervals[i] != self.intervals[i - 1]
+            before = CONTROL if step.is_control else MEET if meets else NONE
+            self.rows[i] = self.code[i], self.starts[i] * 8, before, 0
+
     def _numbers(self, expressions: Sequence[Known]) -> Array:
         return np.array([self.sizes.number(e) for e in expressions], np.int64)
 
@@ -111,7 +130,7 @@ class StepTable:
         """``extents`` and ``bounded``. Most models need few: all memory of a transformer is a multiple of one."""
         found: dict[int, tuple[int, int]] = {}
         for storage in self.temporaries:
-            nbytes = self._storage_nbytes(storage)
+            nbytes = nbytes_of(storage)
             if isinstance(nbytes, Expr):
                 extent, times = multiple(nbytes)
                 found[self.sizes.number(nbytes)] = self.sizes.number(extent), times
@@ -131,68 +150,6 @@ class StepTable:
             described.append((shape, name, sizes.product([*shape, sizes.number(v.dtype.itemsize)])))
         names, most = tuple(range(len(self.binding.names))), sizes.maximum([nbytes for _, _, nbytes in described])
         return names, self.extents, work, only, tuple(described), most
-
-    def _holds(self, check: Check) -> int:
-        return self.sizes.satisfies(check.size, check.allowed, check.least)
-
-    def _storage_nbytes(self, storage: Storage) -> Known:
-        return known(dims.mul(storage.elements, storage.dtype.itemsize))
-
-    def _lay_out(self) -> None:
-        """Write the words that are the same for all shapes; record the others."""
-        words: list[int] = []
-        self.starts: list[int] = []
-        sized: list[tuple[int, int]] = []
-        placed: list[tuple[int, int]] = []
-        arena = {s: i for i, s in enumerate(self.temporaries)}
-
-        def put_value(number: int) -> None:
-            sized.append((len(words), number))
-            words.append(0)
-
-        def put(size: Known) -> None:
-            if isinstance(size, Expr):
-                put_value(self.sizes.number(size))
-            else:
-                words.append(int(size))
-
-        for i, step in enumerate(self.steps):
-            self.starts.append(len(words))
-            words.append(i)
-            assert set(step.args) == set(step.spec.params), (step.spec.name, set(step.args) ^ set(step.spec.params))
-            for name, (kind, dtype) in step.spec.params.items():
-                given = step.args[name]
-                if kind == "number":
-                    assert not isinstance(given, Ref), name
-                    if isinstance(given, Holds):
-                        put_value(self.sizes.all([self._holds(c) for c in given.checks]))
-                        continue
-                    if isinstance(given, Slot):
-                        given = self.bases[given.storage]
-                    put(word(given, dtype) if dtype.is_float and not isinstance(given, Expr) else given)  # type: ignore[arg-type]
-                    continue
-                assert isinstance(given, Ref), name
-                itemsize = given.storage.dtype.itemsize
-                offset = known(dims.mul(given.offset, itemsize))
-                words.append(self.bases.get(given.storage, ARENA))
-                if given.storage in arena:
-                    placed.append((len(words), arena[given.storage]))
-                put(offset)
-                put(known(dims.sub(self._storage_nbytes(given.storage), offset)) if self._is_checked else 0)
-                put(offset if self._is_checked else 0)
-        self.words = np.array(words, np.int64)
-        rows, places = self.sizes.program(number for _, number in sized)
-        self.program = np.array(rows, np.int64).reshape(-1, ROW_WORDS)
-        """The shape program: rows that compute the size-dependent words."""
-        self.sized_at, self.sized_by = _columns([(at, places[number]) for at, number in sized])
-        self.placed_at, self.placed_by = _columns(placed)
-        assert STEP_SLOT == 0
-
-
-def known(size: Known | None) -> Known:
-    if size is None:
-        raise Unplannable("a size is too long an expression")
-    return size
 
 
 def _columns(pairs: list[tuple[int, int]]) -> tuple[Array, Array]:
