@@ -44,14 +44,8 @@ def load(
     opened = scan(source, folder=folder, in_memory=in_memory, limits=limits).parsed()
     payloads, proto = opened.payloads, opened.proto
     opsets = _opsets(proto)
-    is_called = bool(proto.functions)
-    versions = functions.inline(proto, opsets, limits)
-    if limits is not None and is_called:
-        bounds.check_model(proto, opened.skeleton.key, limits)
-    if b"ai.onnx" in opened.skeleton.data:
-        for node in every_node(proto.graph.node):
-            if node.domain == "ai.onnx":
-                node.domain = ""
+    versions = _inline_functions(opened, opsets, limits)
+    _shorten_domains(opened)
     check_nodes(proto.graph, opsets)
     payloads.shelve_sparse(proto.graph)
     sparse_outputs = frozenset(o.name for o in proto.graph.output if o.type.HasField("sparse_tensor_type"))
@@ -254,3 +248,20 @@ def _opsets(proto: onnx.ModelProto) -> dict[str, int]:
                 got=entry.version,
             )
     return opsets
+
+
+def _inline_functions(opened: Opened, opsets: dict[str, int], limits: Limits | None) -> functions.Versions:
+    """``functions.inline``; where functions are called, the model that results must keep to the limits too."""
+    is_called = bool(opened.proto.functions)
+    versions = functions.inline(opened.proto, opsets, limits)
+    if limits is not None and is_called:
+        bounds.check_model(opened.proto, opened.skeleton.key, limits)
+    return versions
+
+
+def _shorten_domains(opened: Opened) -> None:
+    """Write the domain ai.onnx as the empty one, which is the same."""
+    if b"ai.onnx" in opened.skeleton.data:
+        for node in every_node(opened.proto.graph.node):
+            if node.domain == "ai.onnx":
+                node.domain = ""

@@ -16,7 +16,7 @@ from sardonyx.ir.spec import verify
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import SparseTensorType, TensorType, ValueType
 from sardonyx.limits import Budget, check_time, in_force
-from sardonyx.model.load import load, scan
+from sardonyx.model.load import Scanned, load, scan
 from sardonyx.model.save import save
 from sardonyx.optimize.report import Report
 from sardonyx.optimize.shapes import fix_dimensions
@@ -44,66 +44,89 @@ def build(source: Any, options: BuildOptions) -> Engine:
 
 
 def _build(source: Any, options: BuildOptions) -> Engine:
-    phases: dict[str, float] = {}
-    verified = knobs.VERIFY.get()
-
-    @contextmanager
-    def phase(name: str) -> Iterator[None]:
-        if options.cancelled():
-            raise ModelLoadCanceled("loading was cancelled", where=f"before {name}")
-        check_time()
-        start = time.perf_counter()
-        with Reporting(name):
-            yield
-        phases[name] = time.perf_counter() - start
-        if verified:
-            verify(graph, name)
-
+    phases = _Phases(options)
     plain = not (options.save_path or options.initializers or options.external_files or options.limits)
     scanned = scan(source, folder=options.external_folder, in_memory=options.external_files, limits=options.limits)
     kept = graph_cache.entry(scanned, _settings(options)) if plain else None
     prepared = None if kept is None else kept.read()
     if prepared is None:
-        with phase("load"):
-            model = load(scanned, initializers=options.initializers, limits=options.limits)
-            if options.limits is not None:
-                untrusted.refuse_operators(model.graph)
-            graph, written = model.graph, dict(model.opsets)
-            weights_nbytes = sum(_constants_nbytes(graph))
-            stated = [model.declared_outputs.get(name) for name in graph.output_names]
-        from sardonyx.normalize.run import normalize  # imported late: a cached graph needs neither
-        from sardonyx.optimize.pipelines import optimize
-
-        with phase("normalize"):
-            normalize(model)
-            fix_dimensions(graph, options.free_dims, options.free_dims_by_denotation)
-        with phase("optimize"):
-            report = optimize(graph, options.level, options.disabled_passes)
-            if options.save_path is not None:
-                _save(model, written, report, options)
-        prepared = Prepared(model, stated, report, weights_nbytes)
+        prepared = _prepare(scanned, options, phases)
         if kept is not None:
             kept.write(prepared)
-    model, stated, report, graph = prepared.model, prepared.stated, prepared.report, prepared.model.graph
-    inputs = [v for v in graph.inputs if not v.overridable]
-    with phase("partition"):
+    model, report, graph = prepared.model, prepared.report, prepared.model.graph
+    phases.graph = graph
+    with phases.phase("partition"):
         bodies = Bodies([])
         bodies.providers = [*options.providers, ReferenceProvider(bodies)]
         owners = assign(graph, bodies.providers)
         refuse_unclaimed(model, owners)
-    with phase("compile"):
+    with phases.phase("compile"):
         parts = Parts(graph, owners, bodies.providers[-1])
-    names = _names(graph.inputs)
-    known = [types.described(_shown(v.type, names), t) for t, v in zip(stated, graph.outputs, strict=True)]
-    known = [_as_sparse(t) if n in model.sparse_outputs else t for n, t in zip(graph.output_names, known, strict=True)]
-    outputs = [Value(name, t) for name, t in zip(graph.output_names, known, strict=True)]
     report.extend(parts.report)
     report.extend(bodies.report)
-    explanation = Explanation.of(graph, {**owners, **bodies.owners}, report, phases)
-    made = Engine(model, inputs, outputs, parts, explanation, phases, prepared.weights_nbytes, options.limits)
+    explanation = Explanation.of(graph, {**owners, **bodies.owners}, report, phases.seconds)
+    inputs, outputs = [v for v in graph.inputs if not v.overridable], _outputs(prepared)
+    made = Engine(model, inputs, outputs, parts, explanation, phases.seconds, prepared.weights_nbytes, options.limits)
     made.source = scanned
     made.is_in_one_file = kept is not None and kept.is_whole
     return made
+
+
+class _Phases:
+    """The phases of a build: each is timed, may be cancelled before it begins, and leaves a legal graph."""
+
+    def __init__(self, options: BuildOptions) -> None:
+        self.seconds: dict[str, float] = {}
+        self.graph: Graph | None = None
+        """The graph as the phases so far have left it."""
+        self._cancelled, self._is_verified = options.cancelled, knobs.VERIFY.get()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        if self._cancelled():
+            raise ModelLoadCanceled("loading was cancelled", where=f"before {name}")
+        check_time()
+        start = time.perf_counter()
+        with Reporting(name):
+            yield
+        self.seconds[name] = time.perf_counter() - start
+        if self._is_verified:
+            assert self.graph is not None
+            verify(self.graph, name)
+
+
+def _prepare(scanned: Scanned, options: BuildOptions, phases: _Phases) -> Prepared:
+    """Load, normalize and optimize."""
+    with phases.phase("load"):
+        model = load(scanned, initializers=options.initializers, limits=options.limits)
+        if options.limits is not None:
+            untrusted.refuse_operators(model.graph)
+        phases.graph = graph = model.graph
+        written = dict(model.opsets)
+        weights_nbytes = sum(_constants_nbytes(graph))
+        stated = [model.declared_outputs.get(name) for name in graph.output_names]
+    from sardonyx.normalize.run import normalize  # imported late: a cached graph needs neither
+    from sardonyx.optimize.pipelines import optimize
+
+    with phases.phase("normalize"):
+        normalize(model)
+        fix_dimensions(graph, options.free_dims, options.free_dims_by_denotation)
+    with phases.phase("optimize"):
+        report = optimize(graph, options.level, options.disabled_passes)
+        if options.save_path is not None:
+            _save(model, written, report, options)
+    return Prepared(model, stated, report, weights_nbytes)
+
+
+def _outputs(prepared: Prepared) -> list[Value]:
+    """The outputs with the types that a session shows: inferred, and completed by what the model states."""
+    graph, sparse = prepared.model.graph, prepared.model.sparse_outputs
+    names = _names(graph.inputs)
+    outputs = []
+    for name, stated, value in zip(graph.output_names, prepared.stated, graph.outputs, strict=True):
+        known = types.described(_shown(value.type, names), stated)
+        outputs.append(Value(name, _as_sparse(known) if name in sparse else known))
+    return outputs
 
 
 def _names(inputs: Sequence[Value]) -> dict[Dim, str]:
