@@ -30,6 +30,25 @@ class LookUp:
     indices: Value
 
 
+@dataclass(frozen=True)
+class Layer:
+    """Which lookup is of words, which of positions, which of segments."""
+
+    words: LookUp
+    places: LookUp
+    segments: LookUp | None
+    is_counted: bool
+    """Positions are 0, 1, ..., which is the operator's default."""
+
+    @staticmethod
+    def of(look_ups: list[LookUp]) -> Layer:
+        words, places, segments = _roles(look_ups)
+        is_counted = _are_positions(places.indices, words.indices)
+        fits = is_counted or _same_length(places.indices, words.indices)
+        require(fits, "positions may be of another length", places.indices)
+        return Layer(words, places, segments, is_counted)
+
+
 @optimization("SpellEmbedLayerNorm")
 def spell_embeddings(graph: Graph, log: Log) -> None:
     """LayerNormalization(words[ids] + segments[segment_ids] + positions[places])  ->  EmbedLayerNormalization.
@@ -81,34 +100,55 @@ def _adds(v: Value | None, graph: Graph) -> Node | None:
 def _spell(
     graph: Graph, norm: Node, adds: list[Node], look_ups: list[LookUp], order: dict[Node, int], log: Log
 ) -> None:
-    total, (gamma, beta) = adds[0].output, (norm.inputs[1], norm.input(2))
-    require(attribute(norm, "axis") in (-1, 2), "it normalizes more than the last axis", total)
-    require(all(out.is_dead for out in norm.outputs[1:]), "its statistics are read", norm.outputs[0])
-    for one in look_ups:
-        require_kernel(one.table)
-        require(one.table.is_const and one.table.rank == 2, "a table is not a constant matrix", one.table)
-    for v in (gamma, beta):
-        fits = v is not None and v.is_const and fits_trailing(v, look_ups[0].table)
-        require(fits, "scale and bias do not fit the tables", v or total)
-    words, places, segments = _roles(look_ups)
-    at, ids = places.indices, words.indices
-    counted = _are_positions(at, ids)
-    require(counted or _same_length(at, ids), "positions may be of another length", at)
-    for add in adds[1:]:
-        require(len(add.output.uses) == 1 and not add.output.is_output, "a part of the sum is read", add.output)
-    shapes = [node for one in look_ups for node in _other_readers(one, adds)]
-    read = [one.indices for one in look_ups if one is not places or not counted]
-    for node in shapes:
-        of_sum = node.op_type == "Shape" and same_shape(node.inputs[0], total)  # type: ignore[arg-type]
-        ready = node in order and all(v.producer is None or order[v.producer] < order[node] for v in read)
-        require(of_sum and ready, f"a look-up is also read by {node.label}", node.inputs[0])
-    shared = len(total.uses) > 1 or total.is_output or bool(shapes)
+    total = adds[0].output
+    _check_parts(adds, look_ups)
+    _check_norm(norm, total, look_ups[0].table)
+    layer = Layer.of(look_ups)
+    shapes = _shape_readers(layer, adds, look_ups, order)
+    is_read = len(total.uses) > 1 or total.is_output or bool(shapes)
     # The new node is inserted before the first reader of the sum or of its shape.
     before = min((adds[0], *shapes), key=lambda node: order[node])
     nodes = [norm, *adds, *(one.node for one in look_ups)]
     origin = tuple(dict.fromkeys(name for node in reversed(nodes) for name in node.origin))
     op = Builder(graph, before, prefix=norm.name or norm.outputs[0].name, origin=origin)
-    outs = op.call(
+    made = _call(op, layer, norm, 3 if is_read else 2)
+    old, new = ([norm.outputs[0], total], [made[0], made[2]]) if is_read else ([norm.outputs[0]], [made[0]])
+    what = f"{' + '.join(n.op_type for n in reversed(nodes))} -> EmbedLayerNormalization"
+    if log.replace(graph, nodes, old, new, op.made, what):
+        for node in shapes:
+            node.set_input(0, made[2])
+
+
+def _check_norm(norm: Node, total: Value, table: Value) -> None:
+    require(attribute(norm, "axis") in (-1, 2), "it normalizes more than the last axis", total)
+    require(all(out.is_dead for out in norm.outputs[1:]), "its statistics are read", norm.outputs[0])
+    for v in (norm.inputs[1], norm.input(2)):
+        fits = v is not None and v.is_const and fits_trailing(v, table)
+        require(fits, "scale and bias do not fit the tables", v or total)
+
+
+def _check_parts(adds: list[Node], look_ups: list[LookUp]) -> None:
+    for one in look_ups:
+        require_kernel(one.table)
+        require(one.table.is_const and one.table.rank == 2, "a table is not a constant matrix", one.table)
+    for add in adds[1:]:
+        require(len(add.output.uses) == 1 and not add.output.is_output, "a part of the sum is read", add.output)
+
+
+def _shape_readers(layer: Layer, adds: list[Node], look_ups: list[LookUp], order: dict[Node, int]) -> list[Node]:
+    """The nodes that read the shape of a lookup, which is that of the sum. Nothing else may read a lookup."""
+    shapes = [node for one in look_ups for node in _other_readers(one, adds)]
+    read = [one.indices for one in look_ups if one is not layer.places or not layer.is_counted]
+    for node in shapes:
+        of_sum = node.op_type == "Shape" and same_shape(node.inputs[0], adds[0].output)  # type: ignore[arg-type]
+        ready = node in order and all(v.producer is None or order[v.producer] < order[node] for v in read)
+        require(of_sum and ready, f"a look-up is also read by {node.label}", node.inputs[0])
+    return shapes
+
+
+def _call(op: Builder, layer: Layer, norm: Node, outputs: int) -> Any:
+    words, places, segments = layer.words, layer.places, layer.segments
+    return op.call(
         MICROSOFT,
         "EmbedLayerNormalization",
         _narrow(op, words.indices),
@@ -116,18 +156,13 @@ def _spell(
         words.table,
         places.table,
         None if segments is None else segments.table,
-        gamma,
-        beta,
+        norm.inputs[1],
+        norm.input(2),
         None,
-        None if counted else _narrow(op, places.indices),
-        outputs=3 if shared else 2,
+        None if layer.is_counted else _narrow(op, places.indices),
+        outputs=outputs,
         epsilon=float(attribute(norm, "epsilon")),
     )
-    old, new = ([norm.outputs[0], total], [outs[0], outs[2]]) if shared else ([norm.outputs[0]], [outs[0]])
-    what = f"{' + '.join(n.op_type for n in reversed(nodes))} -> EmbedLayerNormalization"
-    if log.replace(graph, nodes, old, new, op.made, what):
-        for node in shapes:
-            node.set_input(0, outs[2])
 
 
 def _other_readers(one: LookUp, adds: list[Node]) -> list[Node]:
