@@ -32,7 +32,7 @@ def constant(value: Value | None) -> Array | None:
     return None
 
 
-def required(node: Node, i: int) -> Value:
+def required_input(node: Node, i: int) -> Value:
     """Input ``i``; InvalidGraph if it is missing."""
     value = node.input(i)
     if value is None:
@@ -40,7 +40,8 @@ def required(node: Node, i: int) -> Value:
     return value
 
 
-def required_attr(node: Node, name: str) -> Any:
+def required_attribute(node: Node, name: str) -> Any:
+    """A required attribute; InvalidGraph if it is missing."""
     if name not in node.attrs:
         raise InvalidGraph(f"attribute {name!r} of {node.op_type} is missing", where=node.label)
     return node.attrs[name]
@@ -71,4 +72,4 @@ def ints_to_input(op: Builder, node: Node, name: str, i: int, *, optional: bool 
     if name in node.attrs:
         put_input(node, i, op.const(np.atleast_1d(np.array(node.attrs.pop(name), np.int64))))
     elif not optional and node.input(i) is None:
-        required_attr(node, name)
+        required_attribute(node, name)

@@ -9,27 +9,27 @@ import numpy as np
 from sardonyx.errors import InvalidGraph, NotImplemented
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
-from sardonyx.normalize.edits import like, required, required_attr
+from sardonyx.normalize.edits import like, required_attribute, required_input
 from sardonyx.normalize.registry import Result, expand
 
 
 @expand("Affine", domain="")
 def affine(op: Builder, node: Node) -> Result:
     """alpha * x + beta."""
-    x = required(node, 0)
+    x = required_input(node, 0)
     return op.Add(op.Mul(x, _number(op, node, "alpha", 1.0, x)), _number(op, node, "beta", 0.0, x))
 
 
 @expand("Scale", domain="")
 def scale(op: Builder, node: Node) -> Result:
-    x = required(node, 0)
+    x = required_input(node, 0)
     return op.Mul(x, _number(op, node, "scale", 1.0, x))
 
 
 @expand("ScaledTanh", domain="")
 def scaled_tanh(op: Builder, node: Node) -> Result:
     """alpha * tanh(beta * x)."""
-    x = required(node, 0)
+    x = required_input(node, 0)
     inner = op.Tanh(op.Mul(x, _number(op, node, "beta", 1.0, x)))
     return op.Mul(inner, _number(op, node, "alpha", 1.0, x))
 
@@ -37,7 +37,7 @@ def scaled_tanh(op: Builder, node: Node) -> Result:
 @expand("ParametricSoftplus", domain="")
 def parametric_softplus(op: Builder, node: Node) -> Result:
     """alpha * log(1 + exp(beta * x))."""
-    x = required(node, 0)
+    x = required_input(node, 0)
     inner = op.Softplus(op.Mul(x, _number(op, node, "beta", 1.0, x)))
     return op.Mul(inner, _number(op, node, "alpha", 1.0, x))
 
@@ -45,7 +45,7 @@ def parametric_softplus(op: Builder, node: Node) -> Result:
 @expand("ImageScaler", domain="")
 def image_scaler(op: Builder, node: Node) -> Result:
     """scale * image + bias, with a bias for each channel of NCHW."""
-    x = required(node, 0)
+    x = required_input(node, 0)
     bias = op.const(np.array(node.attrs.get("bias", [0.0]), np.float32).reshape(-1, 1, 1))
     scaled = op.Mul(x, _number(op, node, "scale", 1.0, x))
     return op.Add(scaled, op.CastLike(bias, x))
@@ -54,7 +54,7 @@ def image_scaler(op: Builder, node: Node) -> Result:
 @expand("Crop", domain="")
 def crop(op: Builder, node: Node) -> Result:
     """The borders are left, top, right, bottom of NCHW; ``scale`` instead gives the height and width to keep."""
-    x, border, size = required(node, 0), required_attr(node, "border"), node.attrs.get("scale")
+    x, border, size = required_input(node, 0), required_attribute(node, "border"), node.attrs.get("scale")
     if len(border) != 4 or (size is not None and len(size) != 2):
         raise InvalidGraph("Crop takes four borders and two sizes", where=node.label, got=(border, size))
     left, top, right, bottom = border
@@ -72,7 +72,7 @@ def dynamic_slice(op: Builder, node: Node) -> Result:
 @expand("GivenTensorFill", domain="")
 def given_tensor_fill(op: Builder, node: Node) -> Result:
     """The values of an attribute, in a shape from an attribute or from the input's shape and ``extra_shape``."""
-    values = op.const(np.array(required_attr(node, "values"), np.float32))
+    values = op.const(np.array(required_attribute(node, "values"), np.float32))
     return op.Reshape(values, _shape(op, node), allowzero=1)
 
 
@@ -100,7 +100,7 @@ def gru_unit(op: Builder, node: Node) -> Result:
     The reset gate has been applied to the candidate outside. Sequences shorter than the step keep their hidden state,
     or get zero with ``drop_states``.
     """
-    hidden, gates, lengths, step = (required(node, i) for i in range(4))
+    hidden, gates, lengths, step = (required_input(node, i) for i in range(4))
     _, update, candidate = op.Split(gates, num_outputs=3, axis=-1, outputs=3)
     kept = op.Sigmoid(update)
     stepped = op.Add(op.Mul(kept, hidden), op.Mul(op.Sub(like(op, 1.0, hidden), kept), op.Tanh(candidate)))

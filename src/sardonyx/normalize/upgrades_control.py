@@ -6,17 +6,17 @@ from sardonyx.errors import InvalidGraph
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.types import TensorType
-from sardonyx.normalize.edits import required, required_attr
+from sardonyx.normalize.edits import required_attribute, required_input
 from sardonyx.normalize.registry import Result, upgrade
 
 
 @upgrade("Scan", to=9)
 def scan_batches(op: Builder, node: Node) -> Result:
     """A Scan over the batch whose body is the old Scan on one sequence, sliced to its length and padded again."""
-    count = required_attr(node, "num_scan_inputs")
+    count = required_attribute(node, "num_scan_inputs")
     if not isinstance(node.attrs.get("body"), Graph) or not 0 < count < len(node.inputs):
         raise InvalidGraph("Scan needs a body and at least one scan input", where=node.label)
-    lengths, args = node.input(0), [required(node, i) for i in range(1, len(node.inputs))]
+    lengths, args = node.input(0), [required_input(node, i) for i in range(1, len(node.inputs))]
     states = len(args) - count
     batch = Graph(f"{op.prefix}/batch", [_one_of(v, f"{op.prefix}/in_{i}") for i, v in enumerate(args)])
     inner = Builder(batch, prefix=f"{op.prefix}/batch", origin=op.origin)

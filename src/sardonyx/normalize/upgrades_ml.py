@@ -6,14 +6,14 @@ from sardonyx import dtypes
 from sardonyx.errors import InvalidGraph
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node
-from sardonyx.normalize.edits import required, required_attr
+from sardonyx.normalize.edits import required_attribute, required_input
 from sardonyx.normalize.registry import Result, upgrade
 
 
 @upgrade("LabelEncoder", to=2, domain="ai.onnx.ml")
 def label_encoder_classes(op: Builder, node: Node) -> Result:
     """One list of strings served both directions: string to its last index, and index to string."""
-    classes, dtype = required_attr(node, "classes_strings"), required(node, 0).dtype
+    classes, dtype = required_attribute(node, "classes_strings"), required_input(node, 0).dtype
     if dtype is None:
         raise InvalidGraph(
             "the type of LabelEncoder's input is not known", where=node.label, expected="string or int64"

@@ -9,7 +9,7 @@ import numpy as np
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
-from sardonyx.normalize.edits import like, put_input, rank_of, required
+from sardonyx.normalize.edits import like, put_input, rank_of, required_input
 from sardonyx.normalize.registry import Result, upgrade
 
 
@@ -34,7 +34,7 @@ def batch_norm_spatial(op: Builder, node: Node) -> Result:
     """``spatial=0`` had statistics for every position, not only for every channel."""
     if node.attrs.pop("spatial", 1):
         return None
-    x, scale, bias, mean, var = (required(node, i) for i in range(5))
+    x, scale, bias, mean, var = (required_input(node, i) for i in range(5))
     if len(node.outputs) == 1:
         return _normalized(op, node, x, scale, bias, mean, var)
     mean, var = _statistics(op, x, op.const([0]))
@@ -46,7 +46,7 @@ def batch_norm_training(op: Builder, node: Node) -> Result:
     """More than one output meant training; the batch's statistics were among the outputs."""
     if len(node.outputs) == 1:
         return None
-    x = required(node, 0)
+    x = required_input(node, 0)
     y, mean, var = op.BatchNormalization(*node.inputs, outputs=3, training_mode=1, **node.attrs)
     if all(out.is_dead for out in node.outputs[3:]):
         return y, mean, var
@@ -68,7 +68,7 @@ def _trained(op: Builder, node: Node, y: Value, mean: Value, var: Value) -> tupl
     keep = node.attrs.get("momentum", 0.9)
     running = [
         op.Add(op.Mul(old, like(op, keep, old)), op.Mul(new, like(op, 1 - keep, new)))
-        for old, new in ((required(node, 3), mean), (required(node, 4), var))
+        for old, new in ((required_input(node, 3), mean), (required_input(node, 4), var))
     ]
     return y, *running, mean, _inverse_std(op, node, var)
 
@@ -89,18 +89,18 @@ def dropout_mode(op: Builder, node: Node) -> Result:
 @upgrade("Dropout", to=10)
 def dropout_typed_mask(op: Builder, node: Node) -> Result:
     """The mask had the type of the data."""
-    return _without_mask(op, node) or (op.Identity(x := required(node, 0)), op.CastLike(_falses(op, x), x))
+    return _without_mask(op, node) or (op.Identity(x := required_input(node, 0)), op.CastLike(_falses(op, x), x))
 
 
 @upgrade("Dropout", to=12)
 def dropout_mask(op: Builder, node: Node) -> Result:
     """onnxruntime's older kernels fill the mask with false, newer ones with true."""
     node.attrs.pop("ratio", None)
-    return _without_mask(op, node) or (op.Identity(x := required(node, 0)), _falses(op, x))
+    return _without_mask(op, node) or (op.Identity(x := required_input(node, 0)), _falses(op, x))
 
 
 def _without_mask(op: Builder, node: Node) -> tuple[Any, ...] | None:
-    return None if any(not out.is_dead for out in node.outputs[1:]) else (op.Identity(required(node, 0)),)
+    return None if any(not out.is_dead for out in node.outputs[1:]) else (op.Identity(required_input(node, 0)),)
 
 
 def _falses(op: Builder, x: Value) -> Any:
@@ -113,7 +113,7 @@ def global_lp_pool_exponent(op: Builder, node: Node) -> Result:
     if p.is_integer():
         node.attrs["p"] = int(p)
         return None
-    x = required(node, 0)
+    x = required_input(node, 0)
     return _root(op, op.GlobalAveragePool(_power(op, x, p)), _positions(op, x), p)
 
 
@@ -123,7 +123,7 @@ def lp_pool_exponent(op: Builder, node: Node) -> Result:
     if p.is_integer():
         node.attrs["p"] = int(p)
         return None
-    x = required(node, 0)
+    x = required_input(node, 0)
     mean = op.AveragePool(_power(op, x, p), count_include_pad=1, **node.attrs)
     return _root(op, mean, like(op, math.prod(node.attrs.get("kernel_shape", [1])), x), p)
 
@@ -143,10 +143,10 @@ def _positions(op: Builder, x: Value) -> Any:
 @upgrade("GroupNormalization", to=21)
 def group_norm_per_channel(op: Builder, node: Node) -> Result:
     """Scale and bias were per group; each is repeated for the channels of its group."""
-    channels, groups = op.Shape(required(node, 0), start=1, end=2), [node.attrs.get("num_groups", 1)]
+    channels, groups = op.Shape(required_input(node, 0), start=1, end=2), [node.attrs.get("num_groups", 1)]
     shape = op.Concat(groups, op.Div(channels, groups), axis=0)
     for i in (1, 2):
-        per_group = op.Unsqueeze(required(node, i), [1])
+        per_group = op.Unsqueeze(required_input(node, i), [1])
         node.set_input(i, op.Reshape(op.Expand(per_group, shape), [-1]))
     return None
 
@@ -177,5 +177,5 @@ def mean_variance_axes(op: Builder, node: Node) -> Result:
     if node.attrs.pop("normalize_variance", 1):
         node.attrs["axes"] = axes
         return None
-    x = required(node, 0)
+    x = required_input(node, 0)
     return op.Sub(x, op.ReduceMean(x, axes=axes, keepdims=1))

@@ -7,7 +7,7 @@ from typing import Any
 from sardonyx.errors import InvalidGraph
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
-from sardonyx.normalize.edits import like, put_input, rank_of, required, required_attr
+from sardonyx.normalize.edits import like, put_input, rank_of, required_attribute, required_input
 from sardonyx.normalize.registry import Result, upgrade
 
 
@@ -26,7 +26,7 @@ def numpy_broadcast(op: Builder, node: Node) -> Result:
     """``axis`` said at which axis of A the dimensions of B begin; trailing ones in B's shape do the same."""
     axis, broadcast = node.attrs.pop("axis", None), node.attrs.pop("broadcast", 0)
     if broadcast and axis is not None:
-        a, b = required(node, 0), required(node, 1)
+        a, b = required_input(node, 0), required_input(node, 1)
         node.set_input(1, _with_trailing_ones(op, a, b, axis))
     return None
 
@@ -45,7 +45,7 @@ def _with_trailing_ones(op: Builder, a: Value, b: Value, axis: int) -> Any:
 @upgrade("PRelu", to=7)
 def slope_per_channel(op: Builder, node: Node) -> Result:
     """A vector of slopes belonged to axis 1; now it broadcasts along the last axis."""
-    x, slope = required(node, 0), required(node, 1)
+    x, slope = required_input(node, 0), required_input(node, 1)
     if slope.rank not in (None, 1) or slope.shape == (1,):
         return None
     if x.rank is None or slope.rank is None:
@@ -58,7 +58,7 @@ def slope_per_channel(op: Builder, node: Node) -> Result:
 
 @upgrade("Cast", to=6)
 def cast_to_number(op: Builder, node: Node) -> Result:
-    to = required_attr(node, "to")
+    to = required_attribute(node, "to")
     if isinstance(to, str):
         from onnx import TensorProto
 
@@ -81,5 +81,5 @@ def selu_coefficients(op: Builder, node: Node) -> Result:
 def bounds_as_inputs(op: Builder, node: Node) -> Result:
     for i, name in enumerate(("min", "max"), 1):
         if name in node.attrs:
-            put_input(node, i, like(op, node.attrs.pop(name), required(node, 0)))
+            put_input(node, i, like(op, node.attrs.pop(name), required_input(node, 0)))
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node
-from sardonyx.normalize.edits import ints_to_input, required
+from sardonyx.normalize.edits import ints_to_input, required_input
 from sardonyx.normalize.registry import Result, upgrade
 
 
@@ -23,7 +23,7 @@ upgrade(
 @upgrade("Softmax", "LogSoftmax", "Hardmax", to=13)
 def over_one_axis(op: Builder, node: Node) -> Result:
     """All axes from ``axis`` on were flattened to one row; now the operator works along one axis."""
-    x, axis = required(node, 0), node.attrs.pop("axis", 1)
+    x, axis = required_input(node, 0), node.attrs.pop("axis", 1)
     if axis == -1 or (x.rank is not None and axis == x.rank - 1):
         node.attrs["axis"] = -1
         return None

@@ -8,7 +8,7 @@ import numpy as np
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
-from sardonyx.normalize.edits import constant, put_input, required, required_attr
+from sardonyx.normalize.edits import constant, put_input, required_attribute, required_input
 from sardonyx.normalize.registry import Result, upgrade
 
 
@@ -24,20 +24,20 @@ def upsample_scales(op: Builder, node: Node) -> Result:
 
 @upgrade("Upsample", to=9)
 def upsample_scales_input(op: Builder, node: Node) -> Result:
-    put_input(node, 1, op.const(np.array(required_attr(node, "scales"), np.float32)))
+    put_input(node, 1, op.const(np.array(required_attribute(node, "scales"), np.float32)))
     del node.attrs["scales"]
     return None
 
 
 @upgrade("Upsample", to=10)
 def upsample_to_resize(op: Builder, node: Node) -> Result:
-    return op.Resize(required(node, 0), required(node, 1), mode=_mode(node))
+    return op.Resize(required_input(node, 0), required_input(node, 1), mode=_mode(node))
 
 
 @upgrade("Resize", to=11)
 def resize_asymmetric(op: Builder, node: Node) -> Result:
     """Output i read at i / scale. Nearest rounded down if the axis grows, up if it shrinks."""
-    x, scales = required(node, 0), required(node, 1)
+    x, scales = required_input(node, 0), required_input(node, 1)
     if _mode(node) != "nearest":
         return _resize(op, x, scales, mode="linear")
     known = constant(scales)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node
-from sardonyx.normalize.edits import ints_to_input, like, put_input, rank_of, required
+from sardonyx.normalize.edits import ints_to_input, like, put_input, rank_of, required_input
 from sardonyx.normalize.registry import Result, upgrade
 
 
@@ -62,7 +62,7 @@ def pad_amounts(op: Builder, node: Node) -> Result:
     ints_to_input(op, node, "pads", 1)
     value = node.attrs.pop("value", 0.0)
     if value:
-        put_input(node, 2, like(op, value, required(node, 0)))
+        put_input(node, 2, like(op, value, required_input(node, 0)))
     return None
 
 
@@ -75,7 +75,7 @@ def topk_count(op: Builder, node: Node) -> Result:
 @upgrade("Tile", to=6)
 def tile_repeats(op: Builder, node: Node) -> Result:
     """One axis and its number of copies become a number for every axis."""
-    x, tiles, axis = (required(node, i) for i in range(3))
+    x, tiles, axis = (required_input(node, i) for i in range(3))
     one, count = op.const([1]), op.Reshape(op.Cast(tiles, to=7), [1])
     at = op.Reshape(op.Cast(axis, to=7), op.const(()))
     return op.Tile(x, op.OneHot(at, rank_of(op, x), op.Concat(one, count, axis=0), axis=0))

@@ -7,7 +7,8 @@ from typing import Any
 from sardonyx.errors import InvalidGraph
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
-from sardonyx.normalize.microsoft.body import MICROSOFT, like, required_input, sum_given
+from sardonyx.normalize.edits import required_input
+from sardonyx.normalize.microsoft.body import MICROSOFT, like, sum_given
 from sardonyx.normalize.registry import expand
 
 PARAMETERS = {

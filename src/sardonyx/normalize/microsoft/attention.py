@@ -11,6 +11,7 @@ from typing import Any
 from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
+from sardonyx.normalize.edits import required_attribute, required_input
 from sardonyx.normalize.microsoft.body import (
     MICROSOFT,
     call_tuple,
@@ -20,8 +21,6 @@ from sardonyx.normalize.microsoft.body import (
     is_used,
     like,
     refuse,
-    required_attribute,
-    required_input,
     slice_axis,
     sum_given,
 )

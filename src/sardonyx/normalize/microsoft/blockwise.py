@@ -15,14 +15,13 @@ from sardonyx.errors import InvalidGraph
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.tensor import Tensor
+from sardonyx.normalize.edits import required_attribute, required_input
 from sardonyx.normalize.microsoft.body import (
     MICROSOFT,
     dim,
     like,
     rank_of,
     refuse,
-    required_attribute,
-    required_input,
     slice_axis,
     sum_given,
 )

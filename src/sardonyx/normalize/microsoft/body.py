@@ -6,28 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.errors import InvalidGraph, NotImplemented
+from sardonyx.errors import NotImplemented
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
+from sardonyx.normalize.edits import required_input
 
 MICROSOFT = "com.microsoft"
 END = 2**62
 """A slice bound beyond the end of any axis."""
-
-
-def required_input(node: Node, i: int) -> Value:
-    """Input ``i``; InvalidGraph if it is missing."""
-    value = node.input(i)
-    if value is None:
-        raise InvalidGraph(f"input {i} is missing", where=node.label)
-    return value
-
-
-def required_attribute(node: Node, name: str) -> Any:
-    """A required attribute; InvalidGraph if it is missing."""
-    if name not in node.attrs:
-        raise InvalidGraph(f"attribute {name!r} is missing", where=node.label)
-    return node.attrs[name]
 
 
 def refuse(node: Node, what: str) -> NotImplemented:

@@ -8,12 +8,12 @@ from typing import Any
 from sardonyx.errors import InvalidGraph
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
+from sardonyx.normalize.edits import required_input
 from sardonyx.normalize.microsoft.activation import activate
 from sardonyx.normalize.microsoft.body import (
     MICROSOFT,
     channels_first,
     channels_last,
-    required_input,
     shared_attributes,
     sum_given,
 )

@@ -17,7 +17,8 @@ from sardonyx import dtypes
 from sardonyx.errors import InvalidGraph
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
-from sardonyx.normalize.microsoft.body import MICROSOFT, like, refuse, required_input
+from sardonyx.normalize.edits import required_input
+from sardonyx.normalize.microsoft.body import MICROSOFT, like, refuse
 from sardonyx.normalize.registry import expand
 
 Metric = Callable[[Builder, Value, Value], Any]

@@ -7,7 +7,8 @@ from typing import Any
 from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
-from sardonyx.normalize.microsoft.body import MICROSOFT, count, dim, required_input
+from sardonyx.normalize.edits import required_input
+from sardonyx.normalize.microsoft.body import MICROSOFT, count, dim
 from sardonyx.normalize.microsoft.norm import EPSILON
 from sardonyx.normalize.registry import expand
 

@@ -11,8 +11,9 @@ import numpy as np
 from sardonyx.errors import InvalidGraph
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
+from sardonyx.normalize.edits import required_input
 from sardonyx.normalize.microsoft.blockwise import UNSIGNED, unpack_last
-from sardonyx.normalize.microsoft.body import END, MICROSOFT, like, refuse, required_input
+from sardonyx.normalize.microsoft.body import END, MICROSOFT, like, refuse
 from sardonyx.normalize.registry import expand
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
+from sardonyx.normalize.edits import required_attribute, required_input
 from sardonyx.normalize.microsoft.attention import scale_of
 from sardonyx.normalize.microsoft.body import (
     MICROSOFT,
@@ -22,8 +23,6 @@ from sardonyx.normalize.microsoft.body import (
     is_used,
     like,
     refuse,
-    required_attribute,
-    required_input,
     shape,
     slice_axis,
 )

@@ -10,14 +10,13 @@ from sardonyx import dtypes
 from sardonyx.errors import InvalidGraph
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
+from sardonyx.normalize.edits import required_attribute, required_input
 from sardonyx.normalize.microsoft.body import (
     MICROSOFT,
     call_tuple,
     like,
     rank_of,
     refuse,
-    required_attribute,
-    required_input,
     shared_attributes,
 )
 from sardonyx.normalize.microsoft.rotary import join_heads, split_heads

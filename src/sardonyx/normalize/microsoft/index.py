@@ -7,13 +7,12 @@ from typing import Any
 from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
+from sardonyx.normalize.edits import required_attribute, required_input
 from sardonyx.normalize.microsoft.body import (
     MICROSOFT,
     dim,
     like,
     rank_of,
-    required_attribute,
-    required_input,
     scalar,
     shape,
     shared_attributes,

@@ -7,16 +7,9 @@ from typing import Any
 from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
+from sardonyx.normalize.edits import required_attribute, required_input
 from sardonyx.normalize.microsoft.activation import activate
-from sardonyx.normalize.microsoft.body import (
-    MICROSOFT,
-    like,
-    permute,
-    required_attribute,
-    required_input,
-    shared_attributes,
-    swap_last,
-)
+from sardonyx.normalize.microsoft.body import MICROSOFT, like, permute, shared_attributes, swap_last
 from sardonyx.normalize.registry import expand
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
+from sardonyx.normalize.edits import required_attribute, required_input
 from sardonyx.normalize.microsoft.attention import attend, key_count, score_bias
 from sardonyx.normalize.microsoft.body import (
     END,
@@ -14,8 +15,6 @@ from sardonyx.normalize.microsoft.body import (
     is_used,
     rank_of,
     refuse,
-    required_attribute,
-    required_input,
     slice_axis,
 )
 from sardonyx.normalize.microsoft.rotary import join_heads, split_heads

@@ -7,6 +7,7 @@ from typing import Any
 from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
+from sardonyx.normalize.edits import required_attribute, required_input
 from sardonyx.normalize.microsoft.body import (
     MICROSOFT,
     call_tuple,
@@ -14,8 +15,6 @@ from sardonyx.normalize.microsoft.body import (
     channels_last,
     is_used,
     rank_of,
-    required_attribute,
-    required_input,
     sum_given,
 )
 from sardonyx.normalize.registry import expand

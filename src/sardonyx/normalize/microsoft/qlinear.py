@@ -14,13 +14,12 @@ from sardonyx import dtypes
 from sardonyx.errors import InvalidGraph
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
+from sardonyx.normalize.edits import required_attribute, required_input
 from sardonyx.normalize.microsoft.body import (
     MICROSOFT,
     channels_first,
     channels_last,
     like,
-    required_attribute,
-    required_input,
     scalar,
     shared_attributes,
 )

@@ -7,8 +7,9 @@ from typing import Any
 from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
+from sardonyx.normalize.edits import required_input
 from sardonyx.normalize.microsoft.attention import project_and_attend
-from sardonyx.normalize.microsoft.body import MICROSOFT, like, required_input, scalar, sum_given, swap_last
+from sardonyx.normalize.microsoft.body import MICROSOFT, like, scalar, sum_given, swap_last
 from sardonyx.normalize.registry import expand
 
 

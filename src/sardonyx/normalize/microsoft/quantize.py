@@ -7,7 +7,8 @@ from typing import Any
 from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node
-from sardonyx.normalize.microsoft.body import MICROSOFT, required_attribute, required_input, scalar
+from sardonyx.normalize.edits import required_attribute, required_input
+from sardonyx.normalize.microsoft.body import MICROSOFT, scalar
 from sardonyx.normalize.registry import expand
 
 

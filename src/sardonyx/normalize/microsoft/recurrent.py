@@ -6,7 +6,8 @@ from typing import Any
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
-from sardonyx.normalize.microsoft.body import MICROSOFT, call_tuple, required_input, shared_attributes
+from sardonyx.normalize.edits import required_input
+from sardonyx.normalize.microsoft.body import MICROSOFT, call_tuple, shared_attributes
 from sardonyx.normalize.registry import expand
 
 ATTRIBUTES = ("activation_alpha", "activation_beta", "activations", "clip", "direction", "hidden_size", "input_forget")

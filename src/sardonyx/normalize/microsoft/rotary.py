@@ -6,6 +6,7 @@ from typing import Any
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
+from sardonyx.normalize.edits import required_input
 from sardonyx.normalize.microsoft.body import (
     END,
     MICROSOFT,
@@ -13,7 +14,6 @@ from sardonyx.normalize.microsoft.body import (
     dim,
     rank_of,
     refuse,
-    required_input,
     shape,
     slice_axis,
 )

@@ -6,7 +6,8 @@ from typing import Any
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node
-from sardonyx.normalize.microsoft.body import MICROSOFT, refuse, required_input
+from sardonyx.normalize.edits import required_input
+from sardonyx.normalize.microsoft.body import MICROSOFT, refuse
 from sardonyx.normalize.registry import expand
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node
-from sardonyx.normalize.microsoft.body import MICROSOFT, required_input
+from sardonyx.normalize.edits import required_input
+from sardonyx.normalize.microsoft.body import MICROSOFT
 from sardonyx.normalize.registry import expand
 
 
