@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import onnx
 
-from sardonyx.errors import BrokenGraph, InvalidGraph, OutOfBudget
+from sardonyx.errors import InvalidGraph, OutOfBudget
 from sardonyx.limits import Limits, check_time
 from sardonyx.model.bounds import check_nodes
-from sardonyx.model.inference import newest_opsets
+from sardonyx.model.inference import require_known_opset
 from sardonyx.model.inline import MAX_DEPTH, Budget, Inliner, Key, domain_of, key_of
 from sardonyx.model.protos import every_node, label
 from sardonyx.model.types import text
@@ -73,16 +73,10 @@ def _check_texts(model: onnx.ModelProto) -> None:
 
 
 def _check_imports(f: onnx.FunctionProto) -> None:
-    newest = newest_opsets()
     for entry in f.opset_import:
         domain = domain_of(entry.domain)
-        if not 1 <= entry.version <= newest.get(domain, entry.version):
-            raise BrokenGraph(
-                "a function imports an opset that this build of onnx does not know",
-                where=f"function {f.domain}.{f.name}, domain {domain or 'ai.onnx'!r}",
-                expected=f"1 to {newest.get(domain, 'any')}",
-                got=entry.version,
-            )
+        where = f"function {f.domain}.{f.name}, domain {domain or 'ai.onnx'!r}"
+        require_known_opset("a function", domain, entry.version, where)
 
 
 class _Sizes:

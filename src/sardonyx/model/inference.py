@@ -39,6 +39,18 @@ def newest_opsets() -> dict[str, int]:
     return {"": defs.onnx_opset_version(), "ai.onnx.ml": defs.onnx_ml_opset_version()}
 
 
+def require_known_opset(who: str, domain: str, version: int, where: str) -> None:
+    """Refuse a version of a domain that this build of onnx does not know; ``who`` imports it."""
+    newest = newest_opsets().get(domain)
+    if version < 1 or (newest is not None and version > newest):
+        raise BrokenGraph(
+            f"{who} imports an opset that this build of onnx does not know",
+            where=where,
+            expected="at least 1" if newest is None else f"1 to {newest}",
+            got=version,
+        )
+
+
 def inferred(proto: onnx.ModelProto, opsets: dict[str, int]) -> tuple[onnx.ModelProto, Stated]:
     """The model with the element types that onnx infers, and the types that the file stated for the main graph."""
     unsafe.check_equations(proto.graph)

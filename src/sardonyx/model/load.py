@@ -19,7 +19,7 @@ from sardonyx.model import bounds, functions, kinds, wire
 from sardonyx.model.check import check_nodes
 from sardonyx.model.external import Folder
 from sardonyx.model.graphs import GraphReader
-from sardonyx.model.inference import Stated, inferred, newest_opsets
+from sardonyx.model.inference import Stated, inferred, require_known_opset
 from sardonyx.model.protos import every_node
 from sardonyx.model.tensors import Payloads
 from sardonyx.model.types import from_proto, text
@@ -232,7 +232,6 @@ def _opsets(proto: onnx.ModelProto) -> dict[str, int]:
         if proto.ir_version >= 3:
             raise BrokenGraph("the model imports no opset", expected="at least one entry in opset_import")
         proto.opset_import.add(domain="", version=1)
-    newest = newest_opsets()
     opsets: dict[str, int] = {}
     for entry in proto.opset_import:
         if entry.domain == "ai.onnx":
@@ -240,13 +239,7 @@ def _opsets(proto: onnx.ModelProto) -> dict[str, int]:
         domain = text(entry.domain, "opset import")
         if opsets.setdefault(domain, entry.version) != entry.version:
             raise InvalidGraph("one domain is imported in two versions", got=repr(domain))
-        if not 1 <= entry.version <= newest.get(domain, entry.version):
-            raise BrokenGraph(
-                "the model imports an opset that this build of onnx does not know",
-                where=f"domain {domain or 'ai.onnx'!r}",
-                expected=f"1 to {newest.get(domain, 'any')}",
-                got=entry.version,
-            )
+        require_known_opset("the model", domain, entry.version, f"domain {domain or 'ai.onnx'!r}")
     return opsets
 
 
