@@ -127,30 +127,34 @@ def _axes(
     if given is None or given.size == 0:
         raise errors.InvalidArgument("Resize: either scales or sizes must be given")
     require(given.shape == (len(chosen),), "Resize: one scale or size per axis", expected=len(chosen), got=given.shape)
-    regions = [(0.0, 1.0)] * len(chosen)
-    if roi is not None and roi.size:
-        require(
-            roi.size == 2 * len(chosen), "Resize: roi needs two values per axis", expected=2 * len(chosen), got=roi.size
-        )
-        regions = [(float(roi[i]), float(roi[i + len(chosen)])) for i in range(len(chosen))]
     low = 0 if by_size else np.finfo(_F32).tiny
-    require(
-        bool((given >= low).all() and np.isfinite(given).all()), "Resize: scales and sizes must be positive", got=given
-    )
+    fits = bool((given >= low).all() and np.isfinite(given).all())
+    require(fits, "Resize: scales and sizes must be positive", got=given)
     lengths = [x.shape[a] for a in chosen]
     if by_size:
-        ratios = [int(s) / n if n else 1.0 for s, n in zip(given, lengths, strict=True)]
-        outputs = [int(s) for s in given]
-        if policy != "stretch":
-            require(policy in ("not_larger", "not_smaller"), "Resize: unknown keep_aspect_ratio_policy", got=policy)
-            exact = [int(s) / n for s, n in zip(given, lengths, strict=True) if n]
-            ratio = min(exact) if policy == "not_larger" else max(exact)
-            outputs = [int(ratio * n + 0.5) for n in lengths]
-            ratios = [ratio] * len(chosen)
+        outputs, ratios = _from_sizes([int(s) for s in given], lengths, policy)
     else:
         ratios = [float(s) for s in given]
         outputs = [int(np.floor(_F32(n) * _F32(s))) for n, s in zip(lengths, ratios, strict=True)]
-    return [_Axis(*v) for v in zip(chosen, lengths, outputs, ratios, regions, strict=True)]
+    return [_Axis(*v) for v in zip(chosen, lengths, outputs, ratios, _regions(roi, len(chosen)), strict=True)]
+
+
+def _regions(roi: Array | None, count: int) -> list[tuple[float, float]]:
+    """Start and end of the region of interest along each axis."""
+    if roi is None or not roi.size:
+        return [(0.0, 1.0)] * count
+    require(roi.size == 2 * count, "Resize: roi needs two values per axis", expected=2 * count, got=roi.size)
+    return [(float(roi[i]), float(roi[i + count])) for i in range(count)]
+
+
+def _from_sizes(sizes: list[int], lengths: list[int], policy: str) -> tuple[list[int], list[float]]:
+    """Output sizes and scales; a policy that keeps the aspect ratio scales all axes alike."""
+    if policy == "stretch":
+        return sizes, [s / n if n else 1.0 for s, n in zip(sizes, lengths, strict=True)]
+    require(policy in ("not_larger", "not_smaller"), "Resize: unknown keep_aspect_ratio_policy", got=policy)
+    exact = [s / n for s, n in zip(sizes, lengths, strict=True) if n]
+    ratio = min(exact) if policy == "not_larger" else max(exact)
+    return [int(ratio * n + 0.5) for n in lengths], [ratio] * len(lengths)
 
 
 @op("Resize")
