@@ -65,6 +65,13 @@ def test_aspect_ratio(policy, axes):
         agree("Resize", x, None, None, np.array([9, 10]), axes=axes, peer=reference, **attributes)
 
 
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+def test_an_empty_input_has_no_aspect_ratio(policy):
+    x = normal(0, 3)
+    with pytest.raises(errors.InvalidArgument, match="aspect ratio"):
+        meaning("Resize", x, None, None, np.array([5]), axes=[0], keep_aspect_ratio_policy=policy)
+
+
 @pytest.mark.parametrize("exclude", [0, 1])
 @pytest.mark.parametrize("a", [-0.5, -0.75])
 def test_cubic_options(exclude, a):

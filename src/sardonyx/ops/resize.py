@@ -153,6 +153,7 @@ def _from_sizes(sizes: list[int], lengths: list[int], policy: str) -> tuple[list
         return sizes, [s / n if n else 1.0 for s, n in zip(sizes, lengths, strict=True)]
     require(policy in ("not_larger", "not_smaller"), "Resize: unknown keep_aspect_ratio_policy", got=policy)
     exact = [s / n for s, n in zip(sizes, lengths, strict=True) if n]
+    require(bool(exact), "Resize: an empty input has no aspect ratio to keep", got=lengths)
     ratio = min(exact) if policy == "not_larger" else max(exact)
     return [int(ratio * n + 0.5) for n in lengths], [ratio] * len(lengths)
 
