@@ -1,9 +1,9 @@
-"""The pipeline from groups to steps: layout passes, then the kernels of each group.
+"""The pipeline from groups to steps: layout passes, the choice of kernels, and the steps of each group.
 
 Control flow becomes jumps in one flat table.
 
-    If       unless(condition) THEN jump ELSE
-    Loop     place... enter BODY swap... advance... turn
+    If       skip_unless THEN jump ELSE
+    Loop     set_base... enter_loop BODY swap_bases... advance_base... next_iteration
 
 Loop-carried memory is addressed through words of the run, so a body's steps are the same in every trip.
 """
@@ -29,7 +29,7 @@ from sardonyx.providers.cpu.kernels.common import control
 from sardonyx.providers.cpu.kernels.conv import pointwise_depthwise, summed_pair
 from sardonyx.providers.cpu.kernels.gemm import pack
 from sardonyx.providers.cpu.kernels.split import bf16, int8_slices
-from sardonyx.providers.cpu.layout import conv_pairs, long_rows, nhwc, packed_images, packed_operands, widen
+from sardonyx.providers.cpu.layout import conv_axes, conv_pairs, nhwc, packed_images, packed_operands, widen
 from sardonyx.providers.cpu.layout.in_place import in_place
 from sardonyx.providers.cpu.program.analysis import Analysis, Target
 from sardonyx.providers.cpu.program.steps import Holds, Ref, Slot, Step
@@ -37,7 +37,7 @@ from sardonyx.providers.cpu.select import choose, steps_of
 
 USUAL_TRIPS = 16
 """The number of trips that is assumed, in estimates of work, for a loop that data ends."""
-TURN_NBYTES = 100
+JUMP_BACK_NBYTES = 100
 """The bytes that a jump back counts as in estimates, so that long loops of little work count as long."""
 MOST_TRIPS = (1 << 63) - 1
 
@@ -69,9 +69,9 @@ def _finding(name: str, find: Callable[[Groups, Analysis], Any]) -> Pass:
 LAYOUT = (
     _layout("place-inside", lambda groups, a: placed_inside(groups, packed_images.packed_inputs(groups, a))),
     _layout("widen", widen.widened),
-    _layout("unit-axes-first", lambda groups, _: long_rows.unit_axes_first(groups)),
+    _layout("unit-axes-first", lambda groups, _: conv_axes.unit_axes_first(groups)),
     _layout("nhwc", nhwc.to_nhwc),
-    _layout("batch-as-depth", lambda groups, _: long_rows.batch_as_depth(groups)),
+    _layout("batch-as-depth", lambda groups, _: conv_axes.batch_as_depth(groups)),
     _finding("is-stepwise", lambda groups, _: any(_sees_more(group) for group in groups)),
 )
 """Of a part, in order. ``place-inside`` writes results where a Concat would copy them; ``widen`` stores narrow floats
@@ -196,11 +196,11 @@ def _repeat(group: Repeat, analysis: Analysis) -> list[Step]:
     enter = _control(
         group, control.enter_loop(), count=count, limit=limit, flag=Ref.of(group.going), most=most, skip=len(body) + 1
     )
-    turn = _control(
+    back = _control(
         group, control.next_iteration(), count=count, limit=limit, flag=Ref.of(group.again), repeats=len(body)
     )
-    turn = replace(turn, repeats=len(body), is_bounded=group.trips is not None, nbytes=TURN_NBYTES)
-    return [*once, *before, enter, *body, _often(turn, group.trips)]
+    back = replace(back, repeats=len(body), is_bounded=group.trips is not None, nbytes=JUMP_BACK_NBYTES)
+    return [*once, *before, enter, *body, _often(back, group.trips)]
 
 
 def _control(group: Group, spec: object, **args: object) -> Step:
@@ -227,4 +227,4 @@ def _often(step: Step, trips: Known | None) -> Step:
         found = dims.mul(amount, times)
         return amount if found is None else found
 
-    return replace(step, flops=all_of(step.flops), nbytes=all_of(step.nbytes), turns=all_of(step.turns))
+    return replace(step, flops=all_of(step.flops), nbytes=all_of(step.nbytes), executions=all_of(step.executions))

@@ -68,7 +68,7 @@ class Linker:
         loaded for the life of the process."""
         known = module, function, tuple(statics.items()), current().key, knobs.CHECK_ADDRESSES.get()
         name = self.natives.get(known)
-        found = None if name is None else self.kept(name, function)
+        found = None if name is None else self.cached(name, function)
         if found is None:
             spec = getattr(import_module(f"sardonyx.providers.cpu.{module}"), function)(**statics)
             self.natives[known] = self.name(spec, current())
@@ -80,10 +80,10 @@ class Linker:
         """The key of the object of a kernel."""
         return key(spec, isa, knobs.CHECK_ADDRESSES.get())
 
-    def kept(self, name: str, function: str) -> Address | None:
+    def cached(self, name: str, function: str) -> Address | None:
         """The native function of an object in the cache, if it is still there."""
         try:
-            return self._made(name, function, lambda: _kept(name, function))
+            return self._made(name, function, lambda: _cached_object(name, function))
         except FileNotFoundError:
             return None
 
@@ -128,7 +128,7 @@ class Linker:
         return parallel.results(tasks, threads)
 
 
-def _kept(name: str, function: str) -> bytes:
+def _cached_object(name: str, function: str) -> bytes:
     stored = objects.read(name)
     if stored is None:
         raise FileNotFoundError(name)

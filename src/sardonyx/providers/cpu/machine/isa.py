@@ -102,14 +102,14 @@ def current() -> Isa:
 def named(cpu: str | None) -> Isa:
     """The host's instruction set, or that of a CPU by name."""
     if cpu is None:
-        return _sized(_host())
+        return _with_cache_sizes(_host())
     if cpu not in CPUS:
         raise InvalidArgument(f"{knobs.CPU.name} does not know this CPU", expected=list(CPUS), got=cpu)
     asked = CPUS[cpu]
     if (is_x86() and cpu in _X86 and _runs(asked)) or (is_arm() and cpu in _ARM):
-        return _sized(asked)
+        return _with_cache_sizes(asked)
     host = _host()
-    return _sized(replace(asked, cpu=host.cpu, features=host.features, is_emulated=True))
+    return _with_cache_sizes(replace(asked, cpu=host.cpu, features=host.features, is_emulated=True))
 
 
 def _host() -> Isa:
@@ -202,7 +202,7 @@ def allow_tiles() -> bool:
     return bool(libc.syscall(arch_prctl, request_permission, tile_data) == 0)
 
 
-def _sized(isa: Isa) -> Isa:
+def _with_cache_sizes(isa: Isa) -> Isa:
     sizes: Any = _cache_sizes()
     return replace(isa, **sizes)
 

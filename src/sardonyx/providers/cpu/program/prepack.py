@@ -120,7 +120,7 @@ class Source(NamedTuple):
         self, file: SourceFile, scratch: Scratch, name: str, function: str, params: Any, first: int, numbers: Any,
         elements: int, made: str, flags: int,
     ) -> Array:  # fmt: skip
-        at = linker.kept(name, function)
+        at = linker.cached(name, function)
         if at is None:
             raise FileNotFoundError(name)
         signature = Signature(function, {name: (kind, dtypes.of_name(t)) for name, kind, t in params})

@@ -68,7 +68,7 @@ class Step:
     """How many steps right before this one form the loop that it may jump back over."""
     is_bounded: bool = True
     """Whether sizes bound the number of trips."""
-    turns: Known = 1
+    executions: Known = 1
     """How often the step runs in a run of the part."""
     only: SizeRange | None = None
     """The sizes for which it runs; None for all."""

@@ -236,8 +236,8 @@ class Shape:
         if table.has_loops and threads > 1:
             # What a team saves, less the barriers of every trip.
             total -= float(values[table.meetings].sum()) * BARRIER_S * threads / (threads - 1)
-        turns = np.maximum(values[table.turns], 1)
-        trial = Trial(table, rows, turns, threads, total) if threads > 1 else None
+        executions = np.maximum(values[table.executions], 1)
+        trial = Trial(table, rows, executions, threads, total) if threads > 1 else None
         ends = _slices(seconds) if total > SLICE_S else [len(table.steps)]
         is_quick = len(ends) == 1 and table.is_bounded
         return Schedule(threads if total > ALONE_S else 1, rows, ends, is_quick, trial)

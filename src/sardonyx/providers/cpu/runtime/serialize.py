@@ -32,7 +32,7 @@ Array = np.ndarray[Any, Any]
 
 ARRAYS = (
     "words", "rows", "sized_at", "sized_by", "placed_at", "placed_by", "nbytes", "flops", "traffic", "meetings",
-    "turns", "program",
+    "executions", "program",
 )  # fmt: skip
 PLAIN = (
     "intervals", "lives", "scratch", "bounded", "only", "first_input", "given_count", "base_count", "has_loops",
@@ -82,7 +82,7 @@ def deserialize(plain: dict[str, Any], arrays: Sequence[Array], provider: CpuPro
     table.__dict__.update(zip(ARRAYS, arrays, strict=False))
     table.rows, table.code = table.rows.copy(), []
     for row, (name, function) in zip(table.rows, plain["kernels"], strict=True):
-        at = linker.kept(name, function)
+        at = linker.cached(name, function)
         if at is None:
             return None
         row[0] = at

@@ -93,9 +93,9 @@ class StepTable:
         self.flops = self._numbers([s.flops for s in steps])
         self.traffic = self._numbers([s.nbytes for s in steps])
         meets = _meets(steps, self.intervals)
-        self.meetings = self._numbers([s.turns if m else 0 for s, m in zip(steps, meets, strict=True)])
+        self.meetings = self._numbers([s.executions if m else 0 for s, m in zip(steps, meets, strict=True)])
         """How many barriers a run has in front of each step."""
-        self.turns = self._numbers([s.turns for s in steps])
+        self.executions = self._numbers([s.executions for s in steps])
         self.only = [i for i, step in enumerate(steps) if step.only]
         """Steps that run for some sizes only."""
 

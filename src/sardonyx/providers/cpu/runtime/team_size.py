@@ -46,9 +46,9 @@ class Trial:
     Long runs use the team from the first; the time of a step is then the sum over its threads.
     """
 
-    def __init__(self, table: StepTable, rows: Array, turns: Array, threads: int, expected_s: float) -> None:
-        """``rows`` of the step table with all steps shared; ``turns`` is how often each step runs."""
-        self._table, self._rows, self._turns, self._threads = table, rows, turns, threads
+    def __init__(self, table: StepTable, rows: Array, executions: Array, threads: int, expected_s: float) -> None:
+        """``rows`` of the step table with all steps shared; ``executions`` is how often each step runs."""
+        self._table, self._rows, self._executions, self._threads = table, rows, executions, threads
         self._is_long = expected_s > TRIED_S
         self._steps = np.full(len(table.steps), np.inf)
         self._lock, self.is_over = forks.lock(), True
@@ -94,7 +94,7 @@ class Trial:
 
     def _find_ways(self) -> None:
         """The choices for the team, from the times of steps on one thread."""
-        found = [shared(self._table, self._rows, self._steps, self._turns, self._threads, n) for n in BARRIERS]
+        found = [shared(self._table, self._rows, self._steps, self._executions, self._threads, n) for n in BARRIERS]
         gain, rows = found[0]
         if self._is_long:
             self._ways = [(self._threads, rows)]
@@ -107,16 +107,16 @@ class Trial:
 
 
 def shared(
-    table: StepTable, plain: Array, seconds: Array, turns: Array, threads: int, least: float = BARRIERS[0]
+    table: StepTable, plain: Array, seconds: Array, executions: Array, threads: int, least: float = BARRIERS[0]
 ) -> tuple[float, Array]:
     """Seconds that a team saves, and the rows for it, from the seconds of each step on one thread.
 
     A step is shared if that saves the time of ``least`` barriers.
     """
     saved = seconds * (1 - 1 / threads)
-    alone = saved <= least * BARRIER_S * turns
+    alone = saved <= least * BARRIER_S * executions
     rows = rows_for(table, plain, alone)
-    meetings = float(turns[rows[:, Row.BARRIER] != NONE].sum())
+    meetings = float(executions[rows[:, Row.BARRIER] != NONE].sum())
     return float(saved[~alone].sum()) - meetings * BARRIER_S, rows
 
 

@@ -54,7 +54,7 @@ def pace_of(epilogue: Epilogue, steps: int, *, is_full: bool) -> int:
 
 def is_one_for_images(epilogue: Epilogue, args: Mapping[str, Any]) -> bool:
     """Whether operands with one value per filter are the same in all rows of an image, and so in all pixels of a tile.
-    If the batch is the depth of one image (``layout.long_rows``), they may differ from plane to plane.
+    If the batch is the depth of one image (``layout.conv_axes``), they may differ from plane to plane.
     """
     names = [name for name, x in epilogue.names if x.is_row_invariant and x.columns == UNIT]
     return all(args[f"{name}_batch{axis}"] == 0 for name in names for axis in (1, 2))

@@ -1,4 +1,4 @@
-"""Reshapes the spatial axes of convolutions so that rows are long, because kernels vectorize along rows.
+"""Changes the spatial axes of convolutions so that rows are long, because kernels vectorize along rows.
 
 Axes of one element move to the front. A batch of small NHWC images becomes one image whose depth is the batch: together
 they fill the rows of tiles and blocks that a single image leaves empty.
