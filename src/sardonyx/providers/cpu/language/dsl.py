@@ -7,9 +7,10 @@
                 y.at(r * cols).store(t, x.at(r * cols).load(t) * factor)
 
 ``double(factor=2.0)`` is a ``Spec``: a kernel and its constants, known by a digest before any IR exists. A parameter in
-parentheses is memory, any other a number; a string in place of a type names the constant that holds it. ``for`` over a
-Python range unrolls. ``for t in k.tiles(...)`` writes its body twice, once for whole vectors and once for the masked
-rest.
+parentheses is memory, any other a number; a string in place of a type names the constant that holds it. A dataclass of
+types (``arguments``) declares several parameters that belong together, and the body receives that dataclass with their
+values. ``for`` over a Python range unrolls. ``for t in k.tiles(...)`` writes its body twice, once for whole vectors and
+once for the masked rest.
 
 Every kernel is a C function ``kernel(args, context, thread, threads)``. ``args`` is a block of int64: the step's
 number, then four words for each memory parameter (base, byte offset, bytes from there on, bytes in front of it) and one
@@ -32,11 +33,13 @@ from typing import Any
 from sardonyx import dtypes, fingerprint
 from sardonyx.dtypes import DType
 from sardonyx.forks import cached_property
+from sardonyx.providers.cpu.language.arguments import flat, rebuilt
 from sardonyx.providers.cpu.language.writer import Kernel
 from sardonyx.providers.cpu.machine.isa import Isa
 
 Params = Mapping[str, Any]
-"""By name: ``(type,)`` for memory, a type for a number; a type may be the name of the constant that holds it."""
+"""By name: ``(type,)`` for memory, a type for a number, ``Arguments`` of types for several parameters. A type may be
+the name of the constant that holds it."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +54,18 @@ class Spec:
         return self.definition.name
 
     @cached_property
+    def declared(self) -> Params:
+        """The parameters as the kernel declares them."""
+        given = self.definition.params
+        found: Params = given(**dict(self.statics)) if callable(given) else given
+        return found
+
+    @cached_property
     def params(self) -> dict[str, tuple[str, DType]]:
         """By name: ``memory`` or ``number``, and the type."""
         statics = dict(self.statics)
-        given = self.definition.params
-        found: Params = given(**statics) if callable(given) else given
         out: dict[str, tuple[str, DType]] = {}
-        for name, spec in found.items():
+        for name, spec in flat(**self.declared).items():
             kind, t = ("memory", spec[0]) if isinstance(spec, tuple) else ("number", spec)
             out[name] = (kind, statics[t] if isinstance(t, str) else t)
         return out
@@ -72,8 +80,8 @@ class Spec:
     def emit(self, isa: Isa, *, checked: bool = False) -> Kernel:
         """The kernel's IR."""
         k = Kernel(self.name, isa, checked=checked)
-        args = k.open_c_function(self.params) if self.definition.is_c_function else k.open(self.params)
-        self.definition.body(k, **args, **dict(self.statics))
+        values = k.open_c_function(self.params) if self.definition.is_c_function else k.open(self.params)
+        self.definition.body(k, **rebuilt(self.declared, values), **dict(self.statics))
         k.close()
         return k
 

@@ -16,7 +16,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Attention, Contraction, Group, Loop, Storage, View
-from sardonyx.providers.cpu.kernels.common.matrices import Problem, of_known
+from sardonyx.providers.cpu.kernels.common.matrices import Problem
 from sardonyx.providers.cpu.kernels.gemm import amx as gemm_amx
 from sardonyx.providers.cpu.kernels.gemm import int8_slices
 from sardonyx.providers.cpu.kernels.gemm.contraction import problem_of
@@ -24,6 +24,7 @@ from sardonyx.providers.cpu.kernels.loops import loop
 from sardonyx.providers.cpu.kernels.split.bf16 import PANEL, STEP, PackedOperand, TiledOperand, step_elements
 from sardonyx.providers.cpu.language.values import bf16, i32
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import SizeRange
 
 
@@ -98,8 +99,8 @@ def _packed_operand(made: _Made, storage: Storage, lefts: Sequence[_TileProduct]
     """``lefts`` are the products that read it as their left operand, out of all that read it."""
     terms = made.terms or lefts[0].terms
     assert terms is not None
-    panels, steps = (of_known(dims.ceildiv(n, unit)) for n, unit in ((made.rows, PANEL), (made.columns, STEP)))
-    tiles = Storage("temporary", bf16, of_known(dims.product((panels, steps, step_elements(terms)))))
+    panels, steps = (expressible(dims.ceildiv(n, unit)) for n, unit in ((made.rows, PANEL), (made.columns, STEP)))
+    tiles = Storage("temporary", bf16, expressible(dims.product((panels, steps, step_elements(terms)))))
     tiled = TiledOperand(tiles, (), Storage("temporary", i32, made.flags), (), made.flags_panel)
     found = PackedOperand(tiled, made.rows, made.columns, terms, has_unpacked=False)
     takers = [reader for reader in lefts if found.serves(reader.problem, reader.terms)]
@@ -119,8 +120,8 @@ def _made(group: Group, storage: Storage, on_tiles: dict[int, _TileProduct], ana
         return None
     p = maker.problem
     (out,) = (y for y in p.outputs if y.storage is storage)
-    steps = of_known(dims.ceildiv(p.n, STEP))
-    micro_tiles = of_known(dims.mul(dims.ceildiv(p.m, PANEL), steps))
+    steps = expressible(dims.ceildiv(p.n, STEP))
+    micro_tiles = expressible(dims.mul(dims.ceildiv(p.m, PANEL), steps))
     terms = maker.terms or int8_slices.TERMS
     return _Made(p.m, p.n, terms, maker.few, micro_tiles, steps) if out.covers_storage(p.m, p.n) else None
 
@@ -132,7 +133,7 @@ def _rows(group: Loop, storage: Storage) -> _Made | None:
     is_even = isinstance(columns, int) and columns % STEP == 0
     if not is_even or len(out.shape) != len(group.extents) or not views.is_whole(out) or not loop.is_row_by_row(group):
         return None
-    rows = of_known(dims.product(group.extents[:-1]))
+    rows = expressible(dims.product(group.extents[:-1]))
     return _Made(rows, columns, None, None, rows, PANEL)
 
 
@@ -144,5 +145,5 @@ def _context(group: Attention, analysis: Analysis) -> _Made | None:
         return None
     if not views.is_whole(views.permuted(group.out, (0, 2, 1, 3))):
         return None
-    count, columns = of_known(dims.mul(batch, rows)), of_known(dims.mul(heads, width))
-    return _Made(count, columns, None, None, of_known(dims.mul(count, heads)), PANEL * int(heads))
+    count, columns = expressible(dims.mul(batch, rows)), expressible(dims.mul(heads, width))
+    return _Made(count, columns, None, None, expressible(dims.mul(count, heads)), PANEL * int(heads))

@@ -162,7 +162,7 @@ class CpuExecutable:
 
             try:
                 made = self._recompile([State(inputs[i], outputs[o], axis, room) for i, o, axis, room in key])
-            except (Refused, Unplannable) as why:
+            except (Refused, Unplannable, NotImplemented) as why:
                 logging.getLogger("sardonyx").info("states are copied at each run: %s", why)
         with self._lock:
             found = self._appending.setdefault(key, made)

@@ -36,7 +36,6 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Attention, View
 from sardonyx.providers.cpu.kernels.attention.config import params, softmax_exp
 from sardonyx.providers.cpu.kernels.attention.operands import Operands
-from sardonyx.providers.cpu.kernels.common.loop_nest import known
 from sardonyx.providers.cpu.kernels.gemm.amx import TERMS
 from sardonyx.providers.cpu.kernels.gemm.macro_tile import MICRO_TILE, MICRO_TILE_NBYTES
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import TERM_STRIDE, place_of, store_step
@@ -66,6 +65,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, Var, bf16, bool_, f16, f32, i8, i32, u32
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
@@ -111,10 +111,10 @@ def steps(group: Attention, analysis: Analysis) -> list[Step]:
 
 def _scratch_nbytes(terms: int, keys: Known, width: Known, value_width: Known) -> Known:
     size = step_elements(terms) * 2
-    key_steps, steps, panels = (known(dims.ceildiv(d, PANEL)) for d in (keys, width, value_width))
+    key_steps, steps, panels = (expressible(dims.ceildiv(d, PANEL)) for d in (keys, width, value_width))
     fixed = PANEL * (_PER_ROW + KEYS) * 4 + MICRO_TILE_NBYTES + KEYS // STEP * size
     tiled = dims.mul(size, dims.add(steps, dims.mul(key_steps, dims.add(steps, panels))))
-    return known(dims.total((fixed, tiled, dims.mul(panels, MICRO_TILE_NBYTES))))
+    return expressible(dims.total((fixed, tiled, dims.mul(panels, MICRO_TILE_NBYTES))))
 
 
 @kernel(params)

@@ -9,10 +9,10 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import LinearAttention
-from sardonyx.providers.cpu.kernels.common.loop_nest import known, product
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, f32, i64
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.sizes import expressible, product
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
 _SIZES = ("batch", "heads", "shared", "tokens", "width", "columns")
@@ -36,15 +36,15 @@ def steps(group: LinearAttention, analysis: Analysis) -> list[Step]:
     batch, heads, tokens, width = group.q.shape
     key_heads, columns = group.k.shape[1], group.v.shape[3]
     args: dict[str, Ref | Known | float] = {
-        "batch": batch, "heads": key_heads, "shared": known(dims.floordiv(heads, key_heads)), "tokens": tokens,
+        "batch": batch, "heads": key_heads, "shared": expressible(dims.floordiv(heads, key_heads)), "tokens": tokens,
         "width": width, "columns": columns, "scale": group.scale,
     }  # fmt: skip
     for name, view in views.items():
         args[f"{name}_"] = Ref.of(view)
         args |= {f"{name}{axis}": view.strides[axis] for axis in range(_AXES[name])}
     spec = linear_attention(dtypes=tuple((name, view.dtype) for name, view in views.items()))
-    scratch = known(dims.mul(width, analysis.isa.lanes * 4))
-    flops = known(dims.mul(4, product((batch, heads, tokens, width, columns))))
+    scratch = expressible(dims.mul(width, analysis.isa.lanes * 4))
+    flops = expressible(dims.mul(4, product((batch, heads, tokens, width, columns))))
     return [Step(spec, args, frozenset(("o_", "n_")), group.nodes, scratch, flops)]
 
 

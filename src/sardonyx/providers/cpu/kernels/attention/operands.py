@@ -9,12 +9,12 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Attention, Loop, Storage, View
 from sardonyx.providers.cpu.kernels.attention.config import AXES, MASK_STRIDES
-from sardonyx.providers.cpu.kernels.common.loop_nest import known
 from sardonyx.providers.cpu.kernels.loops import loop
 from sardonyx.providers.cpu.kernels.split.bf16 import PackedOperand
 from sardonyx.providers.cpu.language.dsl import Spec
 from sardonyx.providers.cpu.language.values import f32
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
 
@@ -64,8 +64,8 @@ class Operands:
             frozenset(written),
             group.nodes,
             scratch_nbytes=scratch_nbytes,
-            flops=known(dims.mul(pairs, dims.mul(2, dims.add(width, value_width)))),
-            nbytes=known(dims.total(dims.mul(dims.product(v.shape), v.dtype.bits // 8) for v in self.views)),
+            flops=expressible(dims.mul(pairs, dims.mul(2, dims.add(width, value_width)))),
+            nbytes=expressible(dims.total(dims.mul(dims.product(v.shape), v.dtype.bits // 8) for v in self.views)),
             variant=variant,
         )
 
@@ -74,7 +74,7 @@ class Operands:
         batch, heads, rows, width = group.q.shape
         args: dict[str, Ref | Known | float] = dict(
             q=Ref.of(group.q), k_=Ref.of(group.k), v=Ref.of(group.v), batch=batch, heads=heads,
-            shared=known(dims.floordiv(heads, group.k.shape[1])), rows=rows, keys=group.k.shape[2], width=width,
+            shared=expressible(dims.floordiv(heads, group.k.shape[1])), rows=rows, keys=group.k.shape[2], width=width,
             value_width=group.v.shape[3], past=group.past, scale=group.scale,
         )  # fmt: skip
         for name, view in zip("qkvo", self.views, strict=True):
@@ -98,7 +98,7 @@ def _contiguous(view: View, group: Attention, analysis: Analysis, before: list[S
         return view
     strides: list[Known] = [1]
     for d in reversed(view.shape[1:]):
-        strides.insert(0, known(dims.mul(strides[0], d)))
-    copy = View(Storage("temporary", view.dtype, known(dims.product(view.shape))), view.shape, tuple(strides))
+        strides.insert(0, expressible(dims.mul(strides[0], d)))
+    copy = View(Storage("temporary", view.dtype, expressible(dims.product(view.shape))), view.shape, tuple(strides))
     before += loop.steps(Loop.copying(group.nodes, view, copy), analysis)
     return copy

@@ -21,13 +21,13 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Attention, View
 from sardonyx.providers.cpu.kernels.attention.config import params, softmax_exp
 from sardonyx.providers.cpu.kernels.attention.operands import Operands
-from sardonyx.providers.cpu.kernels.common.loop_nest import known
 from sardonyx.providers.cpu.kernels.math import functions
 from sardonyx.providers.cpu.kernels.math.transpose import transposed
 from sardonyx.providers.cpu.language.dsl import Kernel, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, Var, bool_, f32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.analysis import Analysis, either
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import SizeRange, Step
 
 KEYS = 128
@@ -330,7 +330,7 @@ def steps(group: Attention, analysis: Analysis) -> list[Step]:
     def blocked(shape: Blocking) -> list[Step]:
         block = shape.vectors * lanes
         spec = attention(**operands.statics, mask=_mask_class(group.mask), vectors=shape.vectors, columns=shape.columns)
-        scratch = known(dims.mul(dims.add(widths, KEYS), 4 * block))
+        scratch = expressible(dims.mul(dims.add(widths, KEYS), 4 * block))
         return [operands.step(spec, scratch, f"{block} rows by {KEYS} keys")]
 
     several, single = blocking(analysis.isa), single_vector_blocking(analysis.isa)
@@ -343,7 +343,7 @@ def steps(group: Attention, analysis: Analysis) -> list[Step]:
 
 
 def _round_up(size: Known, to: int) -> Known:
-    return known(dims.mul(dims.ceildiv(size, to), to))
+    return expressible(dims.mul(dims.ceildiv(size, to), to))
 
 
 def _mask_class(mask: View | None) -> str:

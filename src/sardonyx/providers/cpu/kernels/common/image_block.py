@@ -19,10 +19,11 @@ from typing import Any
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
-from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
+from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.common.window import AXES, Taps, sizes
 from sardonyx.providers.cpu.language.dsl import Kernel, Params
 from sardonyx.providers.cpu.language.values import Buf, Operand, Val, i64
+from sardonyx.providers.cpu.program.sizes import expressible
 
 MIN_COLUMNS = 64
 """Columns of a block, at least, even if they exceed the room."""
@@ -76,7 +77,7 @@ class ScratchLayout:
         size, high = self.dtype.bits // 8, self.taps.phase_planes * (1 + self.taps.reach(1))
         least = dims.mul(channels, high * (MIN_COLUMNS + self.taps.reach(2)) * size)
         slack = dims.mul(channels, (high + 2 * self.taps.phase_planes + 2) * LINE * size)
-        return of_known(dims.total((self.block_at + 4 * LINE * size, dims.maximum(room_nbytes, least), slack)))
+        return expressible(dims.total((self.block_at + 4 * LINE * size, dims.maximum(room_nbytes, least), slack)))
 
 
 _WINDOW, _PLACES = ("kernel", "stride", "dilation", "period"), ("pitch", "places_at", "sums_at", "block_at", "channels")

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Expression, View
@@ -71,17 +70,6 @@ def _merged(outer: Axis, inner: Axis) -> Axis | None:
         return None
     is_even = all(s == dims.mul(t, inner.extent) for s, t in zip(outer.strides, inner.strides, strict=True))
     return Axis(extent, inner.strides) if is_even else None
-
-
-def known(d: Known | None) -> Known:
-    """The size, if it is expressible in the input sizes; else the group is not compiled."""
-    if d is None:
-        raise NotImplemented("a size is too long an expression of the input sizes")
-    return d
-
-
-def product(sizes: Iterable[Known]) -> Known:
-    return known(dims.product(sizes))
 
 
 def typical(d: Known) -> int:

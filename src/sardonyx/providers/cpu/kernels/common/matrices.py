@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
-from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
@@ -19,6 +18,7 @@ from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Contraction, Expression, Storage, View
 from sardonyx.providers.cpu.language.dsl import Kernel, Params
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref
 
 
@@ -85,14 +85,6 @@ class Problem:
         return dims.known(dims.product((2, *self.batch, self.m, self.n, self.k))) or 0
 
 
-def of_known(d: dims.Dim) -> Known:
-    """The size, if it is expressible in the input sizes; else the group is not compiled."""
-    found = dims.known(d)
-    if found is None:
-        raise NotImplemented("a contraction's size is too long an expression of the input sizes")
-    return found
-
-
 def problem(group: Contraction) -> Problem:
     """The group with as few batch axes as its strides allow."""
     views = (group.a, group.b, *group.extra, *group.outputs)
@@ -103,11 +95,11 @@ def problem(group: Contraction) -> Problem:
             batch, all_ = _drop(batch, all_, i)
     for i in reversed(range(len(batch) - 1)):
         if all(x.batch[i] == dims.mul(x.batch[i + 1], batch[i + 1]) for x in all_):
-            inner = of_known(dims.mul(batch[i], batch[i + 1]))
+            inner = expressible(dims.mul(batch[i], batch[i + 1]))
             batch, all_ = _drop(batch, all_, i)
             batch[i] = inner
     while batch and all_[1].batch[-1] == 0 and all(_continues_rows(x, m) for j, x in enumerate(all_) if j != 1):
-        rows = of_known(dims.mul(batch[-1], m))
+        rows = expressible(dims.mul(batch[-1], m))
         if m == 1:
             all_ = [x if j == 1 else replace(x, row=x.batch[-1]) for j, x in enumerate(all_)]
         batch, all_ = _drop(batch, all_, len(batch) - 1)

@@ -30,7 +30,7 @@ from sardonyx.providers.cpu.kernels.common.image_block import (
     ceil_div,
     layout_params,
 )
-from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, number, of_known
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, number
 from sardonyx.providers.cpu.kernels.common.window import Taps, WindowGeometry, geometry_params, refusal, sizes
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_b
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
@@ -38,6 +38,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
@@ -80,7 +81,7 @@ def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
 
 def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     isa, geometry, dtype = analysis.isa, WindowGeometry.of(group), register_dtype(group.x.dtype)
-    per_channel = of_known(dims.exact_div(group.w.shape[0], group.groups))
+    per_channel = expressible(dims.exact_div(group.w.shape[0], group.groups))
     epilogue, more = geometry.epilogue(group)
     rows = _rows(geometry, isa)
     is_register_epilogue = rows > 0 and _is_register_epilogue(geometry, epilogue, lanes_of(isa.lanes, dtype))
@@ -90,7 +91,7 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     before, weights = _weights(group, config, isa)
     room_nbytes = isa.l1_nbytes // 2
     numbers = {"filters": group.box[1], "per_channel": per_channel, "room": room_nbytes * 8 // dtype.bits}
-    flops = of_known(dims.product((2 * geometry.taps.count, *group.box)))
+    flops = expressible(dims.product((2 * geometry.taps.count, *group.box)))
     layout = config.layout(isa.lanes)
     scratch = layout.nbytes(1, room_nbytes)
     spec = conv_depthwise_nchw(config=config, x_dtype=group.x.dtype, epilogue=epilogue)

@@ -39,7 +39,7 @@ from sardonyx.providers.cpu.kernels.common.image_block import (
     ceil_div,
     layout_params,
 )
-from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
+from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, refusal, sizes
 from sardonyx.providers.cpu.kernels.conv.filter_tile import (
     FilterTile,
@@ -52,6 +52,7 @@ from sardonyx.providers.cpu.kernels.gemm.vector import accumulate, lanes_of
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, Var, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
@@ -79,7 +80,7 @@ def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
 
 def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     isa, geometry, dtype = analysis.isa, WindowGeometry.of(group), register_dtype(group.x.dtype)
-    channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
+    channels, filters = group.w.shape[1], expressible(dims.exact_div(group.w.shape[0], group.groups))
     shape = FilterTile.of(isa, filters)
     is_register_epilogue = (
         geometry.rows_are_contiguous and is_shallow(geometry.taps, channels) and is_cheap(group.epilogue)

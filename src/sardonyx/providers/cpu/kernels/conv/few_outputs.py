@@ -16,7 +16,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Contraction, Convolution, Storage, View
-from sardonyx.providers.cpu.kernels.common.matrices import number, of_known, problem
+from sardonyx.providers.cpu.kernels.common.matrices import number, problem
 from sardonyx.providers.cpu.kernels.common.window import AXES, WindowGeometry, geometry_params, refusal, sizes
 from sardonyx.providers.cpu.kernels.conv import few_filters, on_tiles, stem
 from sardonyx.providers.cpu.kernels.conv.nhwc_block import TAPS, taps_args
@@ -24,6 +24,7 @@ from sardonyx.providers.cpu.kernels.gemm.contraction import multiply_adds
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import DOUBLED, Analysis
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, SizeRange, Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
@@ -36,7 +37,7 @@ def has_few_outputs(group: Convolution, analysis: Analysis) -> bool | SizeRange:
     w = group.w
     if group.groups != 1 or w.storage.tensor is None or not all(isinstance(d, int) for d in (*w.shape, w.offset)):
         return False
-    most, outputs = max(analysis.isa.lanes, MIN_FEW), of_known(dims.product((group.box[0], *group.box[2:])))
+    most, outputs = max(analysis.isa.lanes, MIN_FEW), expressible(dims.product((group.box[0], *group.box[2:])))
     if isinstance(outputs, int):
         return outputs <= most
     known = [d for d in (group.box[0], *group.box[2:]) if isinstance(d, int)]
@@ -78,7 +79,7 @@ def _is_read_as_nhwc(group: Convolution, analysis: Analysis) -> bool:
 
 def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     geometry, dtype = WindowGeometry.of(group), register_dtype(group.x.dtype)
-    filters, depth = int(group.w.shape[0]), of_known(dims.product(group.w.shape[1:]))
+    filters, depth = int(group.w.shape[0]), expressible(dims.product(group.w.shape[1:]))
     box = (geometry.x.shape[0], *geometry.size)
     before, rows = _rows(group, geometry, box, depth, dtype)
     weights = View(group.w.storage, (*box[:-1], depth, filters), (0, 0, 0, 1, depth), group.w.offset)
@@ -97,15 +98,15 @@ def _rows(
     """The input under each output's window as a view over (batch, z, y, x, depth), and the steps that copy it."""
     x, window = geometry.x, geometry.window
     if geometry.is_unpadded:
-        moved = tuple(of_known(dims.mul(s, n)) for s, n in zip(x.strides[2:], window.strides, strict=True))
+        moved = tuple(expressible(dims.mul(s, n)) for s, n in zip(x.strides[2:], window.strides, strict=True))
         if geometry.taps.count == 1:
             return [], View(x.storage, (*box, depth), (x.strides[0], *moved, x.strides[1]), x.offset)
         if group.w.shape[1] == 1 and window.kernel[:2] == (1, 1):
-            along = of_known(dims.mul(x.strides[4], window.dilations[2]))
+            along = expressible(dims.mul(x.strides[4], window.dilations[2]))
             return [], View(x.storage, (*box, depth), (x.strides[0], *moved, along), x.offset)
-    to = Storage("temporary", dtype, of_known(dims.product((*box, depth))))
+    to = Storage("temporary", dtype, expressible(dims.product((*box, depth))))
     args: dict[str, Any] = {**geometry.args(), **taps_args(geometry.taps), "channels": group.w.shape[1], "y": Ref(to)}
-    nbytes = of_known(dims.mul(to.elements, (x.dtype.bits + dtype.bits) // 8))
+    nbytes = expressible(dims.mul(to.elements, (x.dtype.bits + dtype.bits) // 8))
     spec = im2col(x_dtype=x.dtype, dtype=dtype)
     return [Step(spec, args, frozenset("y"), group.nodes, nbytes=nbytes)], views.dense(to, (*box, depth))
 

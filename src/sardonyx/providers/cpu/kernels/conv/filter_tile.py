@@ -9,13 +9,14 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.kernels.common.image_block import LINE, broadcast_weights, ceil_div
-from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, of_known
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem
 from sardonyx.providers.cpu.kernels.common.window import Taps
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_b
 from sardonyx.providers.cpu.kernels.gemm.vector import KC, kc_of
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val
 from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Step
 
 GRID, CHUNK = 64, 4
@@ -58,9 +59,9 @@ def channels_per_block(taps: Taps, channels: Known) -> int:
 
 def packed_filters(group: Convolution, dtype: DType, rows: int, isa: Isa) -> tuple[list[Step], Matrix]:
     """The weights in panels, one for each tile of filters: [group][filters / rows][channel][taps][rows]."""
-    w, filters = group.w, of_known(dims.exact_div(group.w.shape[0], group.groups))
-    depth = of_known(dims.product(w.shape[1:]))
-    b = Matrix(w.storage, w.offset, (of_known(dims.mul(depth, filters)),), 1, depth)
+    w, filters = group.w, expressible(dims.exact_div(group.w.shape[0], group.groups))
+    depth = expressible(dims.product(w.shape[1:]))
+    b = Matrix(w.storage, w.offset, (expressible(dims.mul(depth, filters)),), 1, depth)
     if group.groups == 1:
         b = Matrix(w.storage, w.offset, (), 1, depth)
     batch = () if group.groups == 1 else (group.groups,)

@@ -34,7 +34,7 @@ from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, View
 from sardonyx.providers.cpu.codegen.launch import Launch
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, is_cheap
-from sardonyx.providers.cpu.kernels.common.matrices import Matrix, batch_args, of_known
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix, batch_args
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, is_nhwc, refusal
 from sardonyx.providers.cpu.kernels.conv.nhwc_block import (
     TAPS,
@@ -64,6 +64,7 @@ from sardonyx.providers.cpu.machine.isa import LINE_NBYTES, Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.prepack import aligned
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Packed, Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
@@ -129,7 +130,7 @@ class Lines:
         for cut in (0, len(size) - 1):
             parts = [(v.shape[2:], v.strides[2:]) for v in seen]
             if all(_even(d[:cut], s[:cut]) is not None and _even(d[cut:], s[cut:]) is not None for d, s in parts):
-                return Lines(of_known(dims.product(size[:cut])), of_known(dims.product(size[cut:])))
+                return Lines(expressible(dims.product(size[:cut])), expressible(dims.product(size[cut:])))
         return None
 
     def matrix(self, view: View, filters: int) -> Matrix:
@@ -138,7 +139,7 @@ class Lines:
         d, s = view.shape[2:], view.strides[2:]
         line, pixel = _even(d[:cut], s[:cut]), _even(d[cut:], s[cut:])
         assert line is not None and pixel is not None
-        batch = (view.strides[0], of_known(dims.mul(view.strides[1], filters)), line)
+        batch = (view.strides[0], expressible(dims.mul(view.strides[1], filters)), line)
         return Matrix(view.storage, view.offset, batch, pixel, view.strides[1])
 
     def args(self) -> dict[str, Known]:
@@ -156,7 +157,7 @@ def _even(shape: Sequence[Known], strides: Sequence[Known]) -> Known | None:
             stride = s
         elif s != dims.mul(stride, length):
             return None
-        length = of_known(dims.mul(length, d))
+        length = expressible(dims.mul(length, d))
     return stride
 
 
@@ -201,7 +202,7 @@ def _shape(geometry: WindowGeometry, isa: Isa, dtype: DType, filters: int) -> tu
     """
     shape, distance = (
         MicroTileShape.fitted(isa, dtype, filters),
-        of_known(dims.mul(geometry.x.strides[4], geometry.window.strides[2])),
+        expressible(dims.mul(geometry.x.strides[4], geometry.window.strides[2])),
     )
     if _is_single(geometry) and not shape.by_lane:
         return MicroTileShape.fitted(isa, dtype, MANY), 0

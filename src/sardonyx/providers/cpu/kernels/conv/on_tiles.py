@@ -16,7 +16,7 @@ from sardonyx.lower import views
 from sardonyx.lower.groups import Apply, Convolution, Pool, Storage, View, Window
 from sardonyx.providers.cpu.codegen.launch import Launch
 from sardonyx.providers.cpu.kernels.common.epilogue import STRIDED, Access, Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import Matrix, of_known
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, nbytes_of, nhwc_matrix
 from sardonyx.providers.cpu.kernels.conv.bf16_split import conv_amx
 from sardonyx.providers.cpu.kernels.conv.image_epilogue import NCHW, PACKED
@@ -49,6 +49,7 @@ from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.memory.allocator import allocate
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Unrepresentable
 from sardonyx.providers.cpu.program.variants import Refusal
 
@@ -148,11 +149,11 @@ class Geometry:
             length = dims.total((dims.mul(dims.sub(z, 1), deep), dims.mul(dims.sub(y, 1), row), x))
             lines: Known = 1
         else:
-            length, lines, row, deep = x, of_known(dims.mul(z, y)), x, of_known(dims.mul(y, x))
+            length, lines, row, deep = x, expressible(dims.mul(z, y)), x, expressible(dims.mul(y, x))
         found: dict[str, Ref | Known | float] = {"x": Ref(storage, self.start)}
         found |= {f"x_{s}": v for s, v in self._distances.items() if s != "plane"}
         found |= {"batch": self.layout.batch, "blocks": self.layout.blocks, "pitch_z": deep, "pitch_y": row}
-        found |= {"lines": lines, "length": of_known(dims.maximum(length, 0))}
+        found |= {"lines": lines, "length": expressible(dims.maximum(length, 0))}
         found |= {"wide": wide, "k_block": self.k_block}
         kernel = (*self.kernel[:2], spans)
         given = {
@@ -169,7 +170,7 @@ class Geometry:
         distances, moves = self._distances, dict(zip("zyx", self.moves, strict=True))
         found: dict[str, Ref | Known | float] = {"second": Ref(storage, self.start), "second_blocks": self.own_steps}
         found |= {f"second_{s}": distances[s] for s in ("b", "block")}
-        return found | {f"second_{a}": of_known(dims.mul(distances[a], moves[a])) for a in "zyx"}
+        return found | {f"second_{a}": expressible(dims.mul(distances[a], moves[a])) for a in "zyx"}
 
     @property
     def _distances(self) -> dict[str, Known]:
@@ -302,8 +303,8 @@ def geometry(group: Convolution, frame: WindowGeometry, terms: int, block: int =
     back: list[Known] = []
     for i in range(3):
         last = dims.add(dims.mul(dims.sub(size[i], 1), window.strides[i]), reach[i] + 1)
-        back.append(of_known(dims.maximum(dims.sub(last, dims.add(frame.x.shape[2 + i], pads[i])), 0)))
-    back[2] = of_known(dims.maximum(back[2], dims.sub(size[2], frame.x.shape[4])))  # a line holds its results
+        back.append(expressible(dims.maximum(dims.sub(last, dims.add(frame.x.shape[2 + i], pads[i])), 0)))
+    back[2] = expressible(dims.maximum(back[2], dims.sub(size[2], frame.x.shape[4])))  # a line holds its results
     channels, image = int(group.w.shape[1]), tuple(frame.x.shape[2:])
     overrun = max(HALF * window.strides[2], OVERRUN)
     layout = PackedImageLayout(
@@ -324,7 +325,7 @@ def steps(group: Convolution, analysis: Analysis, second: Convolution | None = N
     if second is not None:
         before, other, image, frame = _image(second, terms, analysis, is_joined=False, more=depth // BLOCK)
         args, depth = other.second_args(image), depth + int(second.w.shape[1])
-        moved = of_known(nbytes_of(frame.x, terms * 2))
+        moved = expressible(nbytes_of(frame.x, terms * 2))
     is_joined, many = (True, 0) if other is None else (other.is_dense, other.own_steps)
     made, found, image, frame = _image(group, terms, analysis, is_joined=is_joined, more=many)
     found = replace(found, second=other)

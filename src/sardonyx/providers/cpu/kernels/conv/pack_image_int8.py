@@ -20,12 +20,13 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage, View
-from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
+from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.conv.packed_image import PackedImageLayout, layout_params, zero_padding
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, ceil_div
 from sardonyx.providers.cpu.kernels.split.int8_slices import SLICES, STEP, Magnitudes, Scale, has_no_scale, peak_to_mean
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i8, i32, i64, u8, u32
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
 FOURTH_RATIO, MAX_RATIO = 16.0, 4096.0
@@ -204,7 +205,7 @@ class SlicedImage:
         memory = {"x_scales": self.scales, "x_fourth": self.fourth, "x_flags": self.flags}
         given: dict[str, Ref | Known | float] = {name: Ref(storage) for name, storage in memory.items()}
         more = dims.add(dims.sub(layout.elements, start), dims.floordiv(start, SLICES))
-        return {"x": Ref(self.tiles, start), **given, "x_more": of_known(more)}
+        return {"x": Ref(self.tiles, start), **given, "x_more": expressible(more)}
 
 
 def source_args(source: View) -> dict[str, Known]:
@@ -216,10 +217,10 @@ def source_args(source: View) -> dict[str, Known]:
 def packing_steps(source: View, layout: PackedImageLayout, nodes: Any, first: DType) -> tuple[list[Step], SlicedImage]:
     """The steps that pack an image, over (batch, channels, z, y, x), into int8 slices, and their result."""
     batch, stretches = layout.batch, dims.ceildiv(layout.size[2], STRETCH)
-    each = of_known(dims.product((batch, *layout.size[:2], stretches)))
+    each = expressible(dims.product((batch, *layout.size[:2], stretches)))
     largest, sizes, counts = (Storage("temporary", dtype, each) for dtype in (u32, f32, f32))
     made = SlicedImage(
-        Storage("temporary", i8, of_known(dims.add(layout.elements, dims.floordiv(layout.elements, SLICES)))),
+        Storage("temporary", i8, expressible(dims.add(layout.elements, dims.floordiv(layout.elements, SLICES)))),
         Storage("temporary", f32, batch),
         Storage("temporary", i32, batch), Storage("temporary", i32, batch), first,
     )  # fmt: skip

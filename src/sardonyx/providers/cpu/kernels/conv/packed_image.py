@@ -31,10 +31,11 @@ from typing import Any
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage
-from sardonyx.providers.cpu.kernels.common.matrices import Matrix, number, of_known
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix, number
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, is_unrepresentable, split_terms
 from sardonyx.providers.cpu.language.dsl import Kernel, Params
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f32, i64, u16, u32
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref
 
 BLOCK = 32
@@ -80,22 +81,22 @@ class PackedImageLayout:
 
     @property
     def row(self) -> Known:
-        return of_known(dims.add(self.size[2], dims.maximum(self.front[2], self.back[2])))
+        return expressible(dims.add(self.size[2], dims.maximum(self.front[2], self.back[2])))
 
     @property
     def deep(self) -> Known:
         high = dims.total((self.front[1], self.size[1], self.back[1]))
-        return of_known(dims.mul(high, self.row))
+        return expressible(dims.mul(high, self.row))
 
     @property
     def used(self) -> Known:
         """Pixels of a plane that windows see."""
         high = dims.total((self.front[0], self.size[0], self.back[0]))
-        return of_known(dims.add(dims.mul(high, self.deep), self.front[2]))
+        return expressible(dims.add(dims.mul(high, self.deep), self.front[2]))
 
     @property
     def plane(self) -> Known:
-        return of_known(dims.add(dims.mul(dims.ceildiv(dims.sub(self.used, 32), 64), 64), 32))
+        return expressible(dims.add(dims.mul(dims.ceildiv(dims.sub(self.used, 32), 64), 64), 32))
 
     @property
     def zeroes_tail(self) -> bool:
@@ -113,7 +114,7 @@ class PackedImageLayout:
     @property
     def elements(self) -> Known:
         pixels = dims.product((self.batch, self.planes, self.plane))
-        return of_known(dims.mul(dims.add(pixels, self.tail_pixels), self.unit))
+        return expressible(dims.mul(dims.add(pixels, self.tail_pixels), self.unit))
 
     @property
     def tail_pixels(self) -> int:
@@ -134,13 +135,13 @@ class PackedImageLayout:
     def at(self, *place: int) -> Known:
         """The element at which a pixel begins; (0, 0, 0) is the image's first, padding is before it."""
         z, y, x = (f + p for f, p in zip(self.front, place, strict=True))
-        return of_known(dims.mul(dims.total((dims.mul(z, self.deep), dims.mul(y, self.row), x)), self.unit))
+        return expressible(dims.mul(dims.total((dims.mul(z, self.deep), dims.mul(y, self.row), x)), self.unit))
 
     def strides(self) -> dict[str, Known]:
         """In elements: of the batch, of 32 channels, along z, y and x, of terms and of planes."""
-        plane, z, y = (of_known(dims.mul(n, self.unit)) for n in (self.plane, self.deep, self.row))
+        plane, z, y = (expressible(dims.mul(n, self.unit)) for n in (self.plane, self.deep, self.row))
         block, term = (BLOCK, plane) if self.compact else (plane, self.block)
-        b = of_known(dims.mul(plane, self.planes))
+        b = expressible(dims.mul(plane, self.planes))
         return {"b": b, "block": block, "z": z, "y": y, "x": self.unit, "term": term, "plane": plane}
 
     def layout_args(self, name: str) -> dict[str, Known]:
@@ -148,7 +149,7 @@ class PackedImageLayout:
         sizes = dict(zip("zyx", self.size, strict=True))
         fronts = dict(zip("zyx", self.front, strict=True))
         used, over = (self.plane, self.tail_pixels) if self.zeroes_tail else (self.used, 0)
-        ends: dict[str, Known] = {"over": over * self.unit, "used": of_known(dims.mul(used, self.unit))}
+        ends: dict[str, Known] = {"over": over * self.unit, "used": expressible(dims.mul(used, self.unit))}
         numbers = ends | {"planes": self.planes, "room": self.room}
         return {
             **{f"{name}_{s}": v for s, v in (self.strides() | numbers).items()},

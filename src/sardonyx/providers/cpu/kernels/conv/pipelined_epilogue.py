@@ -20,13 +20,14 @@ from typing import Any
 
 from sardonyx.ir import dims
 from sardonyx.providers.cpu.kernels.common.epilogue import BROADCAST, UNIT, Access, Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
+from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.conv.image_epilogue import PACKED, ImageEpilogue
 from sardonyx.providers.cpu.kernels.conv.implicit_gemm import GROUP, PixelTiles
 from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, i64
+from sardonyx.providers.cpu.program.sizes import expressible
 
 MAX_PACE = {False: 16, True: 4}
 """Pixels that a step finishes, at most: of a cheap epilogue, and of an expensive one, whose code is long."""
@@ -88,7 +89,7 @@ class Places:
             found += [] if key in found else [key]
             words.append(found.index(key))
         out_z, out_y, out_x = (args[f"out_{axis}"] for axis in "zyx")
-        is_dense = args["pitch_y"] == out_x and args["pitch_z"] == of_known(dims.mul(out_y, out_x))
+        is_dense = args["pitch_y"] == out_x and args["pitch_z"] == expressible(dims.mul(out_y, out_x))
         is_line = is_even and (out_z, out_y) == (1, 1) and args["lines"] == 1
         return Places(tuple(words), is_dense or is_line, is_line)
 

@@ -25,7 +25,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution, Group, Storage, Window
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.image_block import ceil_div
-from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
+from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.common.nhwc_window import (
     MAX_SMALL_PIXELS,
     NhwcWindow,
@@ -43,6 +43,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, f32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
 NAME = "conv.pointwise_depthwise"
@@ -160,7 +161,7 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     variant = f"pointwise by {shape.rows} pixels x {shape.vectors} vectors, depthwise by {found.config.pixels} pixels"
     writes = found.epilogue.writes | ({"image"} if found.config.terms else set())
     nodes = (*first.nodes, *group.nodes)
-    return [*packing, Step(spec, args, writes, nodes, of_known(scratch), flops, nbytes, variant)]
+    return [*packing, Step(spec, args, writes, nodes, expressible(scratch), flops, nbytes, variant)]
 
 
 def _ring(config: NhwcWindowConfig) -> int:

@@ -24,7 +24,7 @@ from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Loop, Storage, View, Window
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, is_cheap
 from sardonyx.providers.cpu.kernels.common.image_block import LINE, MAX_SUMS, ceil_div
-from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
+from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, refusal, sizes
 from sardonyx.providers.cpu.kernels.conv.filter_tile import (
     MAX_SHALLOW_TERMS,
@@ -40,6 +40,7 @@ from sardonyx.providers.cpu.kernels.loops import loop
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
@@ -83,9 +84,9 @@ def _with_dense_copy(group: Convolution, geometry: WindowGeometry) -> tuple[Loop
     if not is_single or not isinstance(filters, int) or filters < MIN_FILTERS_FOR_COPY:
         return None
     size = (*x.shape[:2], *group.box[2:])
-    apart = (of_known(dims.mul(s, n)) for s, n in zip(x.strides[2:], window.strides, strict=True))
+    apart = (expressible(dims.mul(s, n)) for s, n in zip(x.strides[2:], window.strides, strict=True))
     seen = View(x.storage, size, (*x.strides[:2], *apart), x.offset)
-    copy = views.dense(Storage("temporary", x.dtype, of_known(dims.product(size))), size)
+    copy = views.dense(Storage("temporary", x.dtype, expressible(dims.product(size))), size)
     ones = (1,) * len(window.kernel)
     made = replace(group, x=copy, window=Window(ones, ones, ones, (0,) * len(ones)))
     if not WindowGeometry.of(made).is_flat_pointwise:
@@ -105,7 +106,7 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
 
 def _dense_steps(group: Convolution, analysis: Analysis) -> list[Step]:
     isa, geometry, dtype = analysis.isa, WindowGeometry.of(group), register_dtype(group.x.dtype)
-    channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
+    channels, filters = group.w.shape[1], expressible(dims.exact_div(group.w.shape[0], group.groups))
     is_register_epilogue = is_shallow(geometry.taps, channels) and is_cheap(group.epilogue)
     config = PointwiseConfig(dtype, FilterTile.of(isa, filters), is_register_epilogue)
     before, weights = packed_filters(group, dtype, config.shape.rows, isa)
@@ -127,7 +128,7 @@ def _dense_steps(group: Convolution, analysis: Analysis) -> list[Step]:
 def _scratch_nbytes(config: PointwiseConfig, channels: Known, room: int, lanes: int) -> Known:
     """Accumulators and panels: as many as there is room for, at least one."""
     panels = dims.maximum(room, dims.mul(channels, config.shape.vectors * lanes))
-    return of_known(dims.mul(dims.add(config.shape.rows * config.pitch, panels), config.dtype.bits // 8))
+    return expressible(dims.mul(dims.add(config.shape.rows * config.pitch, panels), config.dtype.bits // 8))
 
 
 def _params(config: PointwiseConfig, x_dtype: DType, epilogue: Epilogue) -> Params:

@@ -18,11 +18,12 @@ from typing import Any
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage
-from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
+from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, PackedImageLayout
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, i64, u16
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
 SAVED, LINE = 16, 8
@@ -110,8 +111,8 @@ class StridePhases:
         found = self.image.strides()
         plane = found["plane"]
         across = dims.mul(plane, self.counts[1])
-        strides_by_axis: dict[str, Known] = {"phase_y": of_known(across), "phase_x": plane}
-        return found | {"block": of_known(dims.mul(across, self.counts[0]))} | NO_PHASES | strides_by_axis
+        strides_by_axis: dict[str, Known] = {"phase_y": expressible(across), "phase_x": plane}
+        return found | {"block": expressible(dims.mul(across, self.counts[0]))} | NO_PHASES | strides_by_axis
 
     def step(self, source: Ref, layout: PackedImageLayout, nodes: Any) -> tuple[Step, Storage]:
         """The step that decomposes an image whose first window begins at ``source``, and its result."""

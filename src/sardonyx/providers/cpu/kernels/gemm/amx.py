@@ -46,7 +46,6 @@ from sardonyx.providers.cpu.kernels.common.matrices import (
     matrix_at,
     matrix_params,
     number,
-    of_known,
 )
 from sardonyx.providers.cpu.kernels.gemm import split_ahead
 from sardonyx.providers.cpu.kernels.gemm.f32_fallback import F32Fallback, any_flag_set
@@ -85,6 +84,7 @@ from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f16, f32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
@@ -475,7 +475,7 @@ def steps(p: Problem, analysis: Analysis) -> list[Step]:
     if a_dtype is None:
         why += "; A packed by its producer"
     why += "".join(f"; {analysis.packed_operands[s].description}" for s in made if s in analysis.packed_operands)
-    nbytes = of_known(dims.mul(b.tiles.elements, b.tiles.dtype.itemsize))
+    nbytes = expressible(dims.mul(b.tiles.elements, b.tiles.dtype.itemsize))
     scratch = blocking.scratch_nbytes(1, 1 + has_pipelined)
     scratch += 0 if panels is None else split_ahead.scratch_nbytes(k_block)
     step = Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, nbytes, why)

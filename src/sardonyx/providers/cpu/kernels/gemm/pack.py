@@ -26,12 +26,12 @@ from sardonyx.providers.cpu.kernels.common.matrices import (
     matrix_at,
     matrix_params,
     number,
-    of_known,
 )
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, Spec, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.prepack import Packing, aligned
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Packed, Ref, Step
 
 Array = np.ndarray[Any, Any]
@@ -142,7 +142,7 @@ class _Block:
 
 def panels_elements(p: Problem, nr: int) -> Known:
     """Elements of one matrix of B in panels."""
-    return of_known(dims.product((nr, p.k, dims.ceildiv(p.n, nr))))
+    return expressible(dims.product((nr, p.k, dims.ceildiv(p.n, nr))))
 
 
 def packed_b(p: Problem, target: DType, nr: int, isa: Isa) -> tuple[list[Step], Matrix]:
@@ -166,8 +166,8 @@ def packed_b_by(
     strides: list[Known] = []
     for i, s in enumerate(b.batch):
         inner = [d for d, t in zip(p.batch[i + 1 :], b.batch[i + 1 :], strict=True) if t != 0]
-        strides.append(0 if s == 0 else of_known(dims.product((each, *inner))))
-    elements = of_known(dims.product((each, *shared)))
+        strides.append(0 if s == 0 else expressible(dims.product((each, *inner))))
+    elements = expressible(dims.product((each, *shared)))
     kept = tuple(s for s in b.batch if s != 0)
     source = Matrix(b.storage, b.offset, kept, b.row, b.column)
     spec = spec_of(len(shared))
@@ -175,7 +175,7 @@ def packed_b_by(
     if tensor is None:
         to = Storage("temporary", target, elements)
         args = {**source.args("x"), "y": Ref(to), **batch_args(shared), "rows": p.k, "columns": p.n}
-        nbytes = of_known(dims.mul(elements, (b.dtype.bits + target.bits) // 8))
+        nbytes = expressible(dims.mul(elements, (b.dtype.bits + target.bits) // 8))
         step = Step(
             spec, args, frozenset("y"), p.nodes, nbytes=nbytes, variant="B packed: not a constant of fixed sizes"
         )
@@ -213,13 +213,13 @@ def packed_a(p: Problem, target: DType) -> tuple[list[Step], Matrix]:
     a = p.a
     if (a.column == 1 or p.k == 1) and a.dtype is target:
         return [], a
-    matrix = of_known(dims.mul(p.m, p.k))
-    strides = tuple(of_known(dims.product((matrix, *p.batch[i + 1 :]))) for i in range(len(p.batch)))
-    elements = of_known(dims.product((matrix, *p.batch)))
+    matrix = expressible(dims.mul(p.m, p.k))
+    strides = tuple(expressible(dims.product((matrix, *p.batch[i + 1 :]))) for i in range(len(p.batch)))
+    elements = expressible(dims.product((matrix, *p.batch)))
     to = Storage("temporary", target, elements)
     spec = pack_rows(source=a.dtype, target=target, unit=unit_axis(a), axes=len(p.batch))
     args = {**a.args("x"), "y": Ref(to), **batch_args(p.batch), "rows": p.m, "columns": p.k}
-    nbytes = of_known(dims.mul(elements, (a.dtype.bits + target.bits) // 8))
+    nbytes = expressible(dims.mul(elements, (a.dtype.bits + target.bits) // 8))
     why = "not neighbours along k" if a.column != 1 else f"{a.dtype} to {target}"
     step = Step(spec, args, frozenset("y"), p.nodes, nbytes=nbytes, variant=f"A copied: {why}")
     return [step], Matrix(to, 0, strides, p.k, 1)

@@ -19,7 +19,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage, View
 from sardonyx.providers.cpu.kernels.common.epilogue import PACKED, Access, BoundEpilogue, Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import Matrix, of_known
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix
 from sardonyx.providers.cpu.kernels.conv.packed_image import HIGH_HALF, NAN, decode_terms, encode_terms
 from sardonyx.providers.cpu.kernels.split.bf16 import (
     HALF,
@@ -34,6 +34,7 @@ from sardonyx.providers.cpu.kernels.split.bf16 import (
 from sardonyx.providers.cpu.kernels.split.deferred_accumulation import rows_per_step
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, i64, u16, u32
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref
 
 _SHIFT = PANEL.bit_length() - 1
@@ -56,7 +57,7 @@ class Panels(Matrix):
         tiled = packed.tiled
         assert tiled.flags is not None
         size, steps = step_elements(packed.terms), tiled.flags_panel
-        return Panels(tiled.tiles, 0, (), of_known(dims.mul(steps, size)), size, tiled.flags, steps)
+        return Panels(tiled.tiles, 0, (), expressible(dims.mul(steps, size)), size, tiled.flags, steps)
 
     def args(self, name: str) -> dict[str, Ref | Known | float]:
         return {**super().args(name), f"{name}_flags": Ref(self.flags), f"{name}_flags_panel": self.flags_panel}

@@ -22,7 +22,7 @@ from sardonyx.ir import dims
 from sardonyx.lower.groups import Pool
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.image_block import ceil_div
-from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
+from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.common.window import AXES, Taps, WindowGeometry, geometry_params, sizes
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.kernels.image import pool_nhwc
@@ -32,6 +32,7 @@ from sardonyx.providers.cpu.kernels.math.reducers import extreme, lowest
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
@@ -115,7 +116,7 @@ def steps(group: Pool, analysis: Analysis) -> list[Step]:
     epilogue, more = geometry.epilogue(group)
     epilogue = epilogue.with_non_temporal_stores(group.outputs, analysis)
     args = {**geometry.args(), "channels": group.box[1], **pool_nhwc.counted_padding(group), **more}
-    flops = of_known(dims.product((sum(geometry.taps.kernel), *group.box)))
+    flops = expressible(dims.product((sum(geometry.taps.kernel), *group.box)))
     scratch = config.scratch_nbytes(lanes)
     spec = pool_nchw(config=config, x_dtype=group.x.dtype, epilogue=epilogue)
     return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, geometry.nbytes)]

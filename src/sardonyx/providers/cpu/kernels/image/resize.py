@@ -21,7 +21,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Expression, Resample, TapTable, View
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
-from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, known, nest_loop, traffic
+from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, nest_loop, traffic
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, number
 from sardonyx.providers.cpu.kernels.image.resize_config import (
     COLUMN_BLOCK,
@@ -38,6 +38,7 @@ from sardonyx.providers.cpu.kernels.image.resize_shuffle import ShuffleTable, ma
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
 MIN_ROW = 8
@@ -101,9 +102,9 @@ def steps(group: Resample, analysis: Analysis) -> list[Step]:
     args = {"x": Ref.of(x), **more, **_args(layout, box)}
     scratch = _scratch_nbytes(layout, config, box, lanes)
     axes = [Axis(d, tuple(v.strides[i] for v in rest)) for i, d in enumerate(box)]
-    read = known(dims.mul(dims.product(x.shape), x.dtype.bits // 8))
+    read = expressible(dims.mul(dims.product(x.shape), x.dtype.bits // 8))
     nbytes = dims.known(dims.add(traffic(rest, axes), read)) or 0
-    flops = known(dims.mul(2 * max(config.rows, 1), known(dims.product(box))))
+    flops = expressible(dims.mul(2 * max(config.rows, 1), expressible(dims.product(box))))
     spec = resize(config=config, epilogue=epilogue)
     return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes)]
 
@@ -149,9 +150,9 @@ def _scratch_nbytes(layout: _Layout, config: ResizeConfig, box: tuple[Known, ...
     halo = inner.taps if isinstance(inner, TapTable) else max(config.halo)
     row = dims.total((length, dims.mul(2, halo), (2 + SLACK_VECTORS) * f32_lanes))
     rows = MAX_STAGED_ROWS if config.is_staged else 1
-    scratch = known(dims.mul(dims.mul(row, rows), config.work.bits // 8))
+    scratch = expressible(dims.mul(dims.mul(row, rows), config.work.bits // 8))
     if may_shuffle(config, f32_lanes):
-        scratch = known(dims.add(scratch, ShuffleTable.scratch_nbytes(config, box[last], f32_lanes)))
+        scratch = expressible(dims.add(scratch, ShuffleTable.scratch_nbytes(config, box[last], f32_lanes)))
     return scratch
 
 

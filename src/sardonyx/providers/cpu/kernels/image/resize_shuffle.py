@@ -12,11 +12,11 @@ from typing import Any
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import PolyphaseFilter
-from sardonyx.providers.cpu.kernels.common.loop_nest import known
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.image.resize_config import MIN_LANES, RUNTIME_TAPS, ResizeConfig, TapTableConfig
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Val, f32, i32, i64
+from sardonyx.providers.cpu.program.sizes import expressible
 
 
 def may_shuffle(config: ResizeConfig, f32_lanes: int) -> bool:
@@ -59,7 +59,7 @@ class ShuffleTable:
     @staticmethod
     def scratch_nbytes(config: ResizeConfig, count: Known, f32_lanes: int) -> Known:
         assert isinstance(config.inner, TapTableConfig)
-        return known(dims.mul(4 * (config.inner.taps + 1), dims.add(count, config.lanes(f32_lanes))))
+        return expressible(dims.mul(4 * (config.inner.taps + 1), dims.add(count, config.lanes(f32_lanes))))
 
     def _clamped(self, place: Val) -> Val:
         """Elements outside of the axis equal its nearest one."""

@@ -14,19 +14,11 @@ from sardonyx.dtypes import DType, of_name
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Gather, GatherElements, View
-from sardonyx.providers.cpu.kernels.common.loop_nest import (
-    Axis,
-    Nest,
-    known,
-    load,
-    nest_loop,
-    product,
-    store,
-    stride_class,
-)
+from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, Nest, load, nest_loop, store, stride_class
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.sizes import expressible, product
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
 CHUNK = 4096
@@ -83,7 +75,7 @@ def _step(group: Gather | GatherElements, axes: list[Axis], *, is_single: bool) 
     args |= {f"n{i}": a.extent for i, a in enumerate(axes)}
     args |= {f"s{v}_{i}": a.strides[v] for v in range(3) for i, a in enumerate(axes)}
     args |= {"size": group.data.shape[axis], "pitch": group.data.strides[axis]}
-    moved = known(dims.mul(2 * group.data.dtype.itemsize, product(out.shape)))
+    moved = expressible(dims.mul(2 * group.data.dtype.itemsize, product(out.shape)))
     return Step(gather(config=config), args, frozenset((f"m{OUT}",)), group.nodes, nbytes=moved)
 
 

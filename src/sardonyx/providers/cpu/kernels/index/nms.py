@@ -11,13 +11,13 @@ from typing import Any
 from sardonyx import dtypes
 from sardonyx.ir import dims
 from sardonyx.lower.groups import NonMaxSuppression, Storage
-from sardonyx.providers.cpu.kernels.common.loop_nest import known, product
 from sardonyx.providers.cpu.kernels.index.heap import Heap
 from sardonyx.providers.cpu.kernels.index.top_k import key_of, worse
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.polling import is_stopped
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i32, i64
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.sizes import expressible, product
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
 BOX_VALUES = 5
@@ -37,8 +37,8 @@ def steps(group: NonMaxSuppression, analysis: Analysis) -> list[Step]:
     }  # fmt: skip
     if group.score_threshold is not None:
         args["score_threshold"] = Ref.of(group.score_threshold)
-    room = known(dims.mul(group.max_per_class, BOX_VALUES * 4))
-    scratch = known(dims.add(known(dims.mul(count, 16)), room))
+    room = expressible(dims.mul(group.max_per_class, BOX_VALUES * 4))
+    scratch = expressible(dims.add(expressible(dims.mul(count, 16)), room))
     spec = non_max_suppression(is_centered=group.is_centered, has_score_threshold=group.score_threshold is not None)
     writes = frozenset(("kept", "counts"))
     found = Step(spec, args, writes, group.nodes, scratch_nbytes=scratch, nbytes=product((16, *group.scores.shape)))

@@ -12,10 +12,11 @@ from sardonyx import dtypes
 from sardonyx.dtypes import DType, of_name
 from sardonyx.ir import dims
 from sardonyx.lower.groups import CountedGather, NonZero, Storage
-from sardonyx.providers.cpu.kernels.common.loop_nest import known, load, product, store, stride_class
+from sardonyx.providers.cpu.kernels.common.loop_nest import load, store, stride_class
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bool_, i32, i64
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.sizes import expressible, product
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
 CHUNK = 4096
@@ -24,7 +25,7 @@ CHUNK = 4096
 
 def steps(group: NonZero, analysis: Analysis) -> list[Step]:
     (size,), (stride,) = group.mask.shape, group.mask.strides
-    chunks = known(dims.ceildiv(size, CHUNK))
+    chunks = expressible(dims.ceildiv(size, CHUNK))
     counts = Ref(Storage("temporary", dtypes.i64, chunks))
     kind = stride_class(stride)
     seen: dict[str, Any] = {"mask": Ref.of(group.mask), "stride": stride, "size": size}

@@ -14,12 +14,13 @@ from typing import Any
 from sardonyx.dtypes import DType, of_name
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Expression, Loop, Scatter, View
-from sardonyx.providers.cpu.kernels.common.loop_nest import Nest, load, product, store, stride_class
+from sardonyx.providers.cpu.kernels.common.loop_nest import Nest, load, store, stride_class
 from sardonyx.providers.cpu.kernels.loops import loop
 from sardonyx.providers.cpu.kernels.math.reducers import extreme
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.sizes import product
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
 INDICES, UPDATES, OUT = range(3)

@@ -13,11 +13,12 @@ from typing import Any
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.lower.groups import TopK, View
-from sardonyx.providers.cpu.kernels.common.loop_nest import Nest, known, load, nest_loop, product, stride_class
+from sardonyx.providers.cpu.kernels.common.loop_nest import Nest, load, nest_loop, stride_class
 from sardonyx.providers.cpu.kernels.index.heap import Entry, Heap
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bool_, i32, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.sizes import expressible, product
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
 X, VALUES, INDICES = range(3)
@@ -47,7 +48,7 @@ def steps(group: TopK, analysis: Analysis) -> list[Step]:
     args |= {f"along{v}": x.strides[-1] for v, x in enumerate(views)}
     args |= {"size": group.x.shape[-1], "count": group.k}
     seen = product((8, *group.x.shape))
-    scratch = known(dims.mul(2 * 8, group.k))
+    scratch = expressible(dims.mul(2 * 8, group.k))
     writes = frozenset((f"m{VALUES}", f"m{INDICES}"))
     return [Step(top_k(config=config), args, writes, group.nodes, scratch_nbytes=scratch, nbytes=seen)]
 

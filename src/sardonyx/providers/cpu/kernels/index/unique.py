@@ -10,12 +10,12 @@ from typing import Any
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
 from sardonyx.lower.groups import Storage, Unique
-from sardonyx.providers.cpu.kernels.common.loop_nest import product
 from sardonyx.providers.cpu.kernels.index.heap import Entry, Heap
 from sardonyx.providers.cpu.kernels.index.top_k import key_of, worse
 from sardonyx.providers.cpu.language.dsl import Kernel, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.sizes import product
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
 

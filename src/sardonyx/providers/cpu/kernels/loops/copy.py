@@ -13,23 +13,14 @@ from typing import Any, NamedTuple
 from sardonyx.dtypes import of_name
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Apply, BitCast, Expression, Loop
-from sardonyx.providers.cpu.kernels.common.loop_nest import (
-    Axis,
-    Nest,
-    apply,
-    known,
-    load,
-    nest_loop,
-    product,
-    stride_class,
-    traffic,
-)
+from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, Nest, apply, load, nest_loop, stride_class, traffic
 from sardonyx.providers.cpu.kernels.loops.passes import operations
 from sardonyx.providers.cpu.kernels.math.transpose import transposed
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, i64, register_dtype
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.sizes import expressible, product
 from sardonyx.providers.cpu.program.steps import Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
@@ -185,7 +176,7 @@ def steps(group: Loop, analysis: Analysis) -> list[Step]:
             args,
             frozenset(f"m{v}" for v in range(n, len(views))),
             loop.nodes,
-            flops=known(dims.mul(len(e.steps), count)),
+            flops=expressible(dims.mul(len(e.steps), count)),
             nbytes=traffic(views, axes),
             variant=f"tiles of {side} x {side}",
         )

@@ -7,10 +7,11 @@ from typing import Any
 from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Fill
-from sardonyx.providers.cpu.kernels.common.loop_nest import Nest, product, store, stride_class
+from sardonyx.providers.cpu.kernels.common.loop_nest import Nest, store, stride_class
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.sizes import product
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
 CHUNK = 4096

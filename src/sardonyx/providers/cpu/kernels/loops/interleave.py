@@ -12,12 +12,13 @@ from typing import Any
 
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Apply, Expression, Loop
-from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, apply, known, nest_loop, product, traffic
+from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, apply, nest_loop, product, traffic
 from sardonyx.providers.cpu.kernels.loops.copy import movable
 from sardonyx.providers.cpu.kernels.math.transpose import deinterleaved, interleaved
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.sizes import expressible, product
 from sardonyx.providers.cpu.program.steps import Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
@@ -64,7 +65,7 @@ def steps(group: Loop, analysis: Analysis) -> list[Step]:
     args: dict[str, Any] = {f"m{v}": Ref.of(view) for v, view in enumerate(views)}
     args |= {f"n{i}": a.extent for i, a in enumerate((*outer, long))}
     args |= {f"s{v}_{i}": a.strides[v] for v in range(len(views)) for i, a in enumerate((*outer, planes))}
-    flops, nbytes = known(dims.mul(len(e.steps), product(a.extent for a in axes))), traffic(views, axes)
+    flops, nbytes = expressible(dims.mul(len(e.steps), product(a.extent for a in axes))), traffic(views, axes)
     writes = frozenset(f"m{v}" for v in range(n, len(views)))
     return [
         Step(

@@ -8,16 +8,7 @@ from dataclasses import dataclass, replace
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, BitCast, Expression, Loop, Reduce, View
-from sardonyx.providers.cpu.kernels.common.loop_nest import (
-    TYPICAL_SIZE,
-    Axis,
-    Nest,
-    known,
-    product,
-    stride_class,
-    traffic,
-    typical,
-)
+from sardonyx.providers.cpu.kernels.common.loop_nest import TYPICAL_SIZE, Axis, Nest, stride_class, traffic, typical
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import PackedRows
 from sardonyx.providers.cpu.kernels.loops import copy, interleave, two_stage_reduction
 from sardonyx.providers.cpu.kernels.loops.config import Access, LoopConfig
@@ -27,6 +18,7 @@ from sardonyx.providers.cpu.kernels.loops.row import SAVED_GAP
 from sardonyx.providers.cpu.kernels.split.bf16 import PackedOperand, with_packed_outputs
 from sardonyx.providers.cpu.language.values import bf16
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.sizes import expressible, product
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
 CHUNK = 4096
@@ -105,7 +97,7 @@ def _with_packed_outputs(loop: Loop, analysis: Analysis) -> Loop:
     """With the outputs that consumers read packed in that layout."""
 
     def packed(view: View, found: PackedOperand) -> View:
-        rows = tuple(known(dims.exact_div(s, loop.extents[-1])) for s in view.strides[:-1])
+        rows = tuple(expressible(dims.exact_div(s, loop.extents[-1])) for s in view.strides[:-1])
         tiled = found.tiled
         assert tiled.flags is not None
         return PackedRows(tiled.tiles, view.shape, (*rows, 0), flags=tiled.flags, terms=found.terms)
@@ -270,13 +262,13 @@ class Layout:
         args |= {f"s{v}_{i}": a.strides[v] for v in range(len(views)) for i, a in enumerate(axes)}
         if self.chunk:
             strides = axes[config.vector_axis].strides
-            args |= {f"p{v}": known(dims.mul(stride, self.chunk)) for v, stride in enumerate(strides)}
+            args |= {f"p{v}": expressible(dims.mul(stride, self.chunk)) for v, stride in enumerate(strides)}
             for i, access in enumerate(config.outputs):
                 if access.is_per_row and not self.is_across_rows:
                     args[f"p{len(loop.inputs) + i}"] = 1
         flags = {f"f{v}": Ref(view.flags) for v, view in enumerate(views) if isinstance(view, PackedRows)}
         width = self.chunk if self.is_across_rows else 1
-        size = known(dims.add(dims.mul(self.elements, width * config.saved_itemsize), SAVED_GAP))
+        size = expressible(dims.add(dims.mul(self.elements, width * config.saved_itemsize), SAVED_GAP))
         saved = len(config.schedule.saved) * config.saved_rows(analysis.isa.lanes)
         work = sum(operations(s.program) if isinstance(s, Apply) else 1 for s in loop.expression.steps)
         return Step(
@@ -284,7 +276,7 @@ class Layout:
             {**args, **flags, "count": count},
             frozenset((*(f"m{v}" for v in range(len(loop.inputs), len(views))), *flags)),
             loop.nodes,
-            scratch_nbytes=config.state_nbytes or known(dims.mul(saved, size)),
+            scratch_nbytes=config.state_nbytes or expressible(dims.mul(saved, size)),
             flops=dims.known(dims.mul(work, dims.product(a.extent for a in axes))) or 0,
             nbytes=traffic(views, axes),
             variant="vectors across rows" if self.is_across_rows else "in row blocks" if self.is_row_blocked else "",

@@ -17,9 +17,10 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Apply, Count, Expression, Loop, Reduce, Storage, View
-from sardonyx.providers.cpu.kernels.common.loop_nest import Nest, known, product
+from sardonyx.providers.cpu.kernels.common.loop_nest import Nest
 from sardonyx.providers.cpu.kernels.loops.passes import Schedule
 from sardonyx.providers.cpu.language.values import f32, register_dtype
+from sardonyx.providers.cpu.program.sizes import expressible, product
 
 CHUNK = 16384
 """Elements of a row that are one work item."""
@@ -126,7 +127,7 @@ def split_rows(loop: Loop) -> tuple[Loop, Loop] | None:
     schedule = _schedule(loop) if isinstance(rows, int) and rows <= MAX_ROWS else None
     if schedule is None:
         return None
-    chunks = known(dims.ceildiv(reduced_axes[0].extent, CHUNK))
+    chunks = expressible(dims.ceildiv(reduced_axes[0].extent, CHUNK))
     partial = _partials(schedule, loop.extents[:kept], chunks, kept)
     first = replace(
         _first_stage(loop, schedule),

@@ -25,7 +25,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, IntegerConvolution, Storage
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.image_block import ceil_div
-from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, number, of_known
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, number
 from sardonyx.providers.cpu.kernels.common.window import Taps, WindowGeometry, geometry_params, sizes
 from sardonyx.providers.cpu.kernels.gemm.pack import COLUMNS
 from sardonyx.providers.cpu.kernels.gemm.vector import MicroTileShape
@@ -40,6 +40,7 @@ from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.prepack import aligned
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Packed, Ref, Step
 
 Array = np.ndarray[Any, Any]
@@ -81,23 +82,23 @@ class Int8ConvConfig:
         taps = self.taps
         rows = taps.kernel[0] * (1 + (taps.kernel[1] - 1) * taps.dilations[1])
         row = dims.mul(len(taps.phases(2)), dims.add(out_x, taps.reach(2)))
-        return of_known(dims.maximum(BLOCK_NBYTES, dims.product((channels, rows, row))))
+        return expressible(dims.maximum(BLOCK_NBYTES, dims.product((channels, rows, row))))
 
 
 def steps(group: IntegerConvolution, analysis: Analysis) -> list[Step]:
     if not all(isinstance(step, Apply) for step in group.epilogue.steps):
         raise NotImplemented("a reduction follows the sums", where=group.nodes[0].op_type)
     isa, geometry = analysis.isa, WindowGeometry.of(group)
-    channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
+    channels, filters = group.w.shape[1], expressible(dims.exact_div(group.w.shape[0], group.groups))
     is_pointwise = geometry.is_flat_pointwise and geometry.has_unit_stride
     pixels = geometry.size[2] if is_pointwise else dims.known(dims.mul(*geometry.size[1:])) or 1 << 20
     shape = MicroTileShape.of(isa, i32, pixels)
     config = Int8ConvConfig(
         group.x.dtype, geometry.taps, shape, geometry.has_unit_stride, is_pointwise, geometry.rows_are_contiguous
     )
-    depth = of_known(dims.product((geometry.taps.count, channels)))
+    depth = expressible(dims.product((geometry.taps.count, channels)))
     before, w = _weights(group, isa, depth)
-    more_before, w_sums = _weight_sums(group, w, of_known(depth_of(depth, isa)), config, isa)
+    more_before, w_sums = _weight_sums(group, w, expressible(depth_of(depth, isa)), config, isa)
     epilogue, more = geometry.epilogue(group)
     padded, nr = depth_of(depth, isa), config.nr(isa)
     block_nbytes = config.block_nbytes(channels, geometry.size[2])
@@ -115,7 +116,7 @@ def steps(group: IntegerConvolution, analysis: Analysis) -> list[Step]:
     return [
         *before,
         *more_before,
-        Step(spec, args, epilogue.writes, group.nodes, of_known(scratch), flops, nbytes, variant),
+        Step(spec, args, epilogue.writes, group.nodes, expressible(scratch), flops, nbytes, variant),
     ]
 
 
@@ -154,7 +155,7 @@ def _weight_sums(
         }  # fmt: skip
         writes = frozenset(("sums",))
         return [Step(sum_weight_rows(), args, writes, group.nodes, variant="sums of a filter's weights")], Ref(to)
-    first, width = int(group.w.offset), int(of_known(dims.product(group.w.shape[1:])))
+    first, width = int(group.w.offset), int(expressible(dims.product(group.w.shape[1:])))
 
     def make() -> Array:
         content = tensor.peek().reshape(-1)[first : first + int(count) * width].reshape(int(count), width)

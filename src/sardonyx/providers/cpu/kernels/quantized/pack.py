@@ -25,13 +25,13 @@ from sardonyx.providers.cpu.kernels.common.matrices import (
     matrix_at,
     matrix_params,
     number,
-    of_known,
 )
 from sardonyx.providers.cpu.kernels.gemm.pack import COLUMNS, ROW_BLOCK, ROWS, packed_b_by, unit_axis
 from sardonyx.providers.cpu.kernels.quantized.byte_dot import dot, partner_dtype
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, Spec, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i8, i32, i64, u8
 from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
 QUAD = 4
@@ -48,11 +48,11 @@ def step_of(isa: Isa) -> int:
 def depth_of(k: Known, isa: Isa) -> Known:
     """k, padded to whole steps."""
     step = step_of(isa)
-    return of_known(dims.mul(dims.ceildiv(k, step), step))
+    return expressible(dims.mul(dims.ceildiv(k, step), step))
 
 
 def panel_nbytes(depth: Known, nr: int) -> Known:
-    return of_known(dims.mul(nr, dims.add(depth, QUAD)))
+    return expressible(dims.mul(nr, dims.add(depth, QUAD)))
 
 
 # -- the right operand
@@ -140,7 +140,7 @@ def packed_b(p: Problem, nr: int, isa: Isa) -> tuple[list[Step], Matrix]:
     def spec(axes: int) -> Spec:
         return pack_int8_panels(unit=unit_axis(p.b), nr=nr, axes=axes, step=step_of(isa))
 
-    each = of_known(dims.mul(panel_nbytes(depth_of(p.k, isa), nr), dims.ceildiv(p.n, nr)))
+    each = expressible(dims.mul(panel_nbytes(depth_of(p.k, isa), nr), dims.ceildiv(p.n, nr)))
     return packed_b_by(p, spec, i8, each, nr, isa)
 
 
@@ -179,13 +179,13 @@ def padded_a(p: Problem, isa: Isa) -> tuple[list[Step], Matrix]:
     a, depth = p.a, depth_of(p.k, isa)
     if a.column == 1 and p.k == depth:
         return [], a
-    matrix = of_known(dims.mul(p.m, depth))
-    strides = tuple(of_known(dims.product((matrix, *p.batch[i + 1 :]))) for i in range(len(p.batch)))
-    elements = of_known(dims.product((matrix, *p.batch)))
+    matrix = expressible(dims.mul(p.m, depth))
+    strides = tuple(expressible(dims.product((matrix, *p.batch[i + 1 :]))) for i in range(len(p.batch)))
+    elements = expressible(dims.product((matrix, *p.batch)))
     to = Storage("temporary", a.dtype, elements)
     spec = pad_int8_rows(unit=unit_axis(a), axes=len(p.batch), dtype=a.dtype)
     args = {**a.args("x"), "y": Ref(to), **batch_args(p.batch), "rows": p.m, "columns": p.k, "depth": depth}
     why = "rows are not contiguous" if a.column != 1 else f"k is not a multiple of {step_of(isa)}"
-    nbytes = of_known(dims.mul(elements, 2))
+    nbytes = expressible(dims.mul(elements, 2))
     step = Step(spec, args, frozenset("y"), p.nodes, nbytes=nbytes, variant=f"A copied: {why}")
     return [step], Matrix(to, 0, strides, depth, 1)

@@ -26,7 +26,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Expression, Recurrence, Stage, Storage, View
 from sardonyx.providers.cpu.kernels.common.loop_nest import apply
-from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, of_known
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem
 from sardonyx.providers.cpu.kernels.gemm.contraction import storage_dtype
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_b
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
@@ -36,6 +36,7 @@ from sardonyx.providers.cpu.language.spin_park import TeamCpus, wait_while, wake
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, Var, i64
 from sardonyx.providers.cpu.machine.isa import KIB, Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
 CHAINS = 6
@@ -149,7 +150,7 @@ def steps(group: Recurrence, analysis: Analysis) -> list[Step]:
             args[name] = Ref.of(view)
             args |= {f"{name}_{axis}": s for axis, s in zip(config.buffers[name][1], view.strides, strict=False)}
     padded = -(-units // shape.units) * shape.units
-    memory = Storage("temporary", dtype, of_known(dims.product((config.slots, directions, batch, padded))))
+    memory = Storage("temporary", dtype, expressible(dims.product((config.slots, directions, batch, padded))))
     nbytes = gates * units * units * stored.bits // 8
     args |= {
         "memory": Ref(memory), "directions": directions, "steps": count, "rows": batch, "units": units,
@@ -157,7 +158,7 @@ def steps(group: Recurrence, analysis: Analysis) -> list[Step]:
         "max_blocks": BLOCKS if nbytes <= isa.l2_nbytes // 2 else BLOCKS // 4,
         "shared_from": SHARED_STEPS if nbytes >= SHARED_NBYTES * len(group.stages) else -1,
     }  # fmt: skip
-    flops = of_known(dims.product((2, directions, count, batch, gates, units, units)))
+    flops = expressible(dims.product((2, directions, count, batch, gates, units, units)))
     variant = f"{shape.rows} x {shape.vectors} vectors of {dtype}: {why}"
     writes = frozenset(("memory", *(n for n in config.buffers if n == "y" or n.startswith("final"))))
     return [*before, Step(recurrence(config=config), args, writes, group.nodes, 0, flops, directions * nbytes, variant)]

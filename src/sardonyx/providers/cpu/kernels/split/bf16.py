@@ -35,7 +35,6 @@ from sardonyx.providers.cpu.kernels.common.matrices import (
     batch_params,
     matrix_at,
     number,
-    of_known,
 )
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, Var, bf16, f32, i32, i64, u16, u32
@@ -43,6 +42,7 @@ from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.prepack import Packing
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Packed, Ref, Step
 
 Array = np.ndarray[Any, Any]
@@ -323,7 +323,7 @@ class _Source:
         """Elements and flags of one matrix."""
         panels, steps = dims.ceildiv(self.lines, PANEL), dims.ceildiv(self.depth, STEP)
         elements = dims.product((panels, steps, step_elements(self.terms)))
-        return of_known(elements), of_known(dims.mul(panels, dims.ceildiv(steps, CHUNK)))
+        return expressible(elements), expressible(dims.mul(panels, dims.ceildiv(steps, CHUNK)))
 
     def _batched(self, each: Known) -> tuple[Known, tuple[Known, ...]]:
         """The elements of all matrices, and the stride of each batch axis."""
@@ -331,7 +331,7 @@ class _Source:
         total = each
         for d, s in reversed(list(zip(self.sizes, self.strides, strict=True))):
             strides.insert(0, 0 if s == 0 else total)
-            total = total if s == 0 else of_known(dims.mul(total, d))
+            total = total if s == 0 else expressible(dims.mul(total, d))
         return total, tuple(strides)
 
     def _spec(self) -> Any:
@@ -352,7 +352,7 @@ class _Source:
         if key in analysis.splits:
             return [], analysis.splits[key]
         (elements, batch), (flags, flags_batch) = (self._batched(each) for each in self._matrix)
-        each = of_known(dims.ceildiv(dims.ceildiv(self.depth, STEP), CHUNK))
+        each = expressible(dims.ceildiv(dims.ceildiv(self.depth, STEP), CHUNK))
         made = TiledOperand(
             Storage("temporary", bf16, elements), batch, Storage("temporary", i32, flags), flags_batch, each
         )
@@ -360,7 +360,7 @@ class _Source:
         assert made.flags is not None
         args: dict[str, Ref | Known | float] = {"x": Ref(self.storage, self.offset), **self._numbers()}
         args.update(y=Ref(made.tiles), flags=Ref(made.flags))
-        nbytes = of_known(dims.mul(elements, 2))
+        nbytes = expressible(dims.mul(elements, 2))
         why = f"{'A' if self.layout == ROWS else 'B'} split into {self.terms} bf16 terms"
         return [Step(self._spec(), args, frozenset(("y", "flags")), p.nodes, nbytes=nbytes, variant=why)], made
 

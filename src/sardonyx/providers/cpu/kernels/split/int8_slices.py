@@ -32,7 +32,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Storage
-from sardonyx.providers.cpu.kernels.common.matrices import Problem, of_known
+from sardonyx.providers.cpu.kernels.common.matrices import Problem
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, ceil_div, k_block_steps
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, Var, f32, i8, i32, i64, u8, u32
@@ -40,6 +40,7 @@ from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.prepack import Packing
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Unrepresentable
 
 Array = np.ndarray[Any, Any]
@@ -328,7 +329,7 @@ def sliced_rows(p: Problem, analysis: Analysis) -> tuple[list[Step], SlicedRows]
     k_blocks, tiles = -(-steps // k_block), dims.ceildiv(p.m, HALF)
 
     def memory(dtype: Any, *sizes: dims.Dim) -> Storage:
-        return Storage("temporary", dtype, of_known(dims.product((tiles, *sizes))))
+        return Storage("temporary", dtype, expressible(dims.product((tiles, *sizes))))
 
     found = SlicedRows(
         memory(i8, steps * (SLICES + 1) * TILE), memory(f32, k_blocks * HALF), memory(i32, k_blocks),
@@ -339,7 +340,7 @@ def sliced_rows(p: Problem, analysis: Analysis) -> tuple[list[Step], SlicedRows]
         "x": Ref(p.a.storage, p.a.offset), "x_row": p.a.row, "m": p.m, "depth": depth, "k_block": k_block,
         "y": Ref(found.tiles), "scales": Ref(found.scales), "fourth": Ref(found.fourth), "flags": Ref(found.flags),
     }  # fmt: skip
-    nbytes = of_known(dims.product((p.m, depth, 4 + SLICES)))
+    nbytes = expressible(dims.product((p.m, depth, 4 + SLICES)))
     writes = frozenset(("y", "scales", "fourth", "flags"))
     return [Step(split_int8_slices(), args, writes, p.nodes, nbytes=nbytes, variant="A in slices")], found
 

@@ -10,10 +10,10 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Forest
-from sardonyx.providers.cpu.kernels.common.matrices import of_known
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i32, i64, u8
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
 UNROLL = 8
@@ -48,7 +48,7 @@ def steps(group: Forest, analysis: Analysis) -> list[Step]:
         "rows": group.x.shape[0], "trees": trees, "leaves": leaves, "targets": targets,
         "x_row": group.x.strides[0], "x_col": group.x.strides[1], "out_row": group.out.strides[0],
     }  # fmt: skip
-    work = of_known(dims.product((100, trees, group.x.shape[0])))
+    work = expressible(dims.product((100, trees, group.x.shape[0])))
     args: dict[str, Ref | Known | float] = {**{name: Ref.of(view) for name, view in memory.items()}, **numbers}
     return [Step(forest(config=config), args, frozenset(("out",)), group.nodes, 0, work)]
 

@@ -1,0 +1,104 @@
+"""Groups of run-time parameters, as dataclasses that steps and kernels share.
+
+    @dataclass(frozen=True)
+    class MatrixArgs(Arguments[M, N]):
+        memory: M = field(metadata=named("{}"))
+        row: N
+        batch: tuple[N, ...]
+
+One class has three uses. A kernel declares its parameters with an instance of types, ``MatrixArgs[Memory, DType]``. A
+step gives arguments with an instance of references and sizes. The kernel's body receives an instance of ``Buf`` and
+``Val``. The argument block is flat, so each leaf has a name: that of the parameter and that of the field, such as
+``a_row``; elements of a tuple are numbered, such as ``a_batch0``. ``named`` gives a field another name, in which
+``{}`` stands for the parameter's. None is a parameter that a kernel does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, fields
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+from sardonyx.dtypes import DType
+
+M = TypeVar("M")
+"""What stands for memory: ``Memory`` in a declaration, a reference in a step, ``Buf`` in a kernel."""
+N = TypeVar("N")
+"""What stands for a number: a type in a declaration, a size in a step, ``Val`` in a kernel."""
+
+
+class Memory(NamedTuple):
+    """The declaration of a memory parameter whose elements are of this type."""
+
+    dtype: DType
+
+
+class Arguments(Generic[M, N]):
+    """The base of dataclasses whose fields are run-time parameters, tuples of them, or other such dataclasses."""
+
+    is_inline: ClassVar[bool] = False
+    """Fields are named without the name of the parameter that holds them."""
+
+
+def named(name: str) -> dict[str, str]:
+    """The metadata of a field with this name; ``{}`` stands for the name of the parameter that it is part of."""
+    return {"name": name}
+
+
+def flat(**given: Any) -> dict[str, Any]:
+    """Parameters, each by the name that it has in the argument block, in order."""
+    return {name: leaf for parameter, value in given.items() for name, leaf in _leaves(parameter, value)}
+
+
+def rebuilt(declared: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The declared parameters, with the values that ``flat`` names in place of types."""
+    return {name: _filled(name, value, values) for name, value in declared.items()}
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, Arguments):
+        yield name, value
+        return
+    for member, part in _members(name, value):
+        for leaf, found in _tuple_leaves(member, part):
+            yield from _leaves(leaf, found)
+
+
+def _tuple_leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if _is_group(value):
+        for i, element in enumerate(value):
+            yield from _tuple_leaves(_numbered(name, i), element)
+    elif value is not None:
+        yield name, value
+
+
+def _filled(name: str, declared: Any, values: Mapping[str, Any]) -> Any:
+    if not isinstance(declared, Arguments):
+        return values[name]
+    parts = (_filled_tuple(member, part, values) for member, part in _members(name, declared))
+    return type(declared)(*parts)
+
+
+def _filled_tuple(name: str, declared: Any, values: Mapping[str, Any]) -> Any:
+    if _is_group(declared):
+        return tuple(_filled_tuple(_numbered(name, i), element, values) for i, element in enumerate(declared))
+    return None if declared is None else _filled(name, declared, values)
+
+
+def _is_group(value: Any) -> bool:
+    return isinstance(value, tuple) and not isinstance(value, Memory)
+
+
+def _members(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    for member in fields(value):
+        yield _member_name(name, member, is_inline=value.is_inline), getattr(value, member.name)
+
+
+def _member_name(owner: str, member: Field[Any], *, is_inline: bool) -> str:
+    default = member.name if is_inline else f"{{}}_{member.name}"
+    name: str = member.metadata.get("name", default)
+    return name.format(owner)
+
+
+def _numbered(name: str, i: int) -> str:
+    return f"{name}_{i}" if name[-1].isdigit() else f"{name}{i}"
