@@ -40,13 +40,13 @@ from sardonyx.providers.cpu.kernels.gemm.amx import TERMS
 from sardonyx.providers.cpu.kernels.gemm.macro_tile import MICRO_TILE, MICRO_TILE_NBYTES
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import TERM_STRIDE, place_of, store_step
 from sardonyx.providers.cpu.kernels.math import functions
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.math.transpose import transposed
 from sardonyx.providers.cpu.kernels.split.bf16 import (
     HALF,
     PANEL,
     STEP,
     TILE,
-    ceil_div,
     is_representable,
     representable_below,
     split_terms,

@@ -21,8 +21,9 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.common.window import AXES, Taps, sizes
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.language.dsl import Kernel, Params
-from sardonyx.providers.cpu.language.values import Buf, Operand, Val, i64
+from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.program.sizes import expressible
 
 MIN_COLUMNS = 64
@@ -372,7 +373,3 @@ def broadcast_weights(k: Kernel, w: Buf, count: int, lanes: int) -> Iterator[Val
 def odd_lines(elements: Val) -> Val:
     """The elements of the least odd number of cache lines that hold ``elements``."""
     return (ceil_div(elements, LINE) | 1) * LINE
-
-
-def ceil_div(a: Val, b: Operand) -> Val:
-    return (a + b - 1) // b

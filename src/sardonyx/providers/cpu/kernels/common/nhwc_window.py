@@ -23,13 +23,13 @@ from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution, Pool
 from sardonyx.providers.cpu.kernels.common.epilogue import BROADCAST, UNIT, Access, BoundEpilogue, Epilogue
-from sardonyx.providers.cpu.kernels.common.image_block import ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.common.window import AXES, Taps, WindowGeometry, geometry_params, nhwc_matrix, sizes
 from sardonyx.providers.cpu.kernels.conv import on_tiles
 from sardonyx.providers.cpu.kernels.conv.image_epilogue import PACKED, packed_params, store_terms
 from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, PackedImageLayout, zero_padding
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF
 from sardonyx.providers.cpu.language.dsl import Kernel, Params
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, Var, f32, i64, register_dtype, u16, u64

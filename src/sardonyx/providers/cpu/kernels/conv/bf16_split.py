@@ -40,7 +40,8 @@ from sardonyx.providers.cpu.kernels.conv.implicit_gemm import (
 from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, decode_terms
 from sardonyx.providers.cpu.kernels.conv.pipelined_epilogue import PipelinedPixels, Places
 from sardonyx.providers.cpu.kernels.gemm.f32_fallback import any_flag_set
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, TILE, ceil_div, load_column, step_elements
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, TILE, load_column, step_elements
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import (
     LINE,
     SUMS,

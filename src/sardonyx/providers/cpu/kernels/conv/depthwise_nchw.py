@@ -27,13 +27,13 @@ from sardonyx.providers.cpu.kernels.common.image_block import (
     RuntimeWindow,
     ScratchLayout,
     broadcast_weights,
-    ceil_div,
     layout_params,
 )
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, number
 from sardonyx.providers.cpu.kernels.common.window import Taps, WindowGeometry, geometry_params, refusal, sizes
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_b
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype
 from sardonyx.providers.cpu.machine.isa import Isa

@@ -36,7 +36,6 @@ from sardonyx.providers.cpu.kernels.common.image_block import (
     RuntimeWindow,
     ScratchLayout,
     broadcast_weights,
-    ceil_div,
     layout_params,
 )
 from sardonyx.providers.cpu.kernels.common.matrices import number
@@ -49,6 +48,7 @@ from sardonyx.providers.cpu.kernels.conv.filter_tile import (
     packed_filters,
 )
 from sardonyx.providers.cpu.kernels.gemm.vector import accumulate, lanes_of
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, Var, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis

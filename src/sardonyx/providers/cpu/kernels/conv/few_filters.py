@@ -18,13 +18,13 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
-from sardonyx.providers.cpu.kernels.common.image_block import ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params
 from sardonyx.providers.cpu.kernels.conv import nhwc
 from sardonyx.providers.cpu.kernels.conv.nhwc import Lines
 from sardonyx.providers.cpu.kernels.conv.nhwc_block import TAPS, Block, is_inside, taps_args
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.machine.isa import Isa

@@ -8,11 +8,12 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution
-from sardonyx.providers.cpu.kernels.common.image_block import LINE, broadcast_weights, ceil_div
+from sardonyx.providers.cpu.kernels.common.image_block import LINE, broadcast_weights
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem
 from sardonyx.providers.cpu.kernels.common.window import Taps
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_b
 from sardonyx.providers.cpu.kernels.gemm.vector import KC, kc_of
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val
 from sardonyx.providers.cpu.machine.isa import Isa

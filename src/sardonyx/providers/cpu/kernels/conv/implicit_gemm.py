@@ -38,7 +38,8 @@ from sardonyx.providers.cpu.kernels.conv.image_epilogue import (
     packs_image,
 )
 from sardonyx.providers.cpu.kernels.conv.packed_image import zero_padding
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, ceil_div
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import SUMS, TILES, A
 from sardonyx.providers.cpu.language.amx import Tiles
 from sardonyx.providers.cpu.language.dsl import Kernel, Params

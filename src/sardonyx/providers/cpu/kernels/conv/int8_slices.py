@@ -31,7 +31,8 @@ from sardonyx.providers.cpu.kernels.conv.implicit_gemm import (
     scratch_nbytes,
 )
 from sardonyx.providers.cpu.kernels.conv.pack_image_int8 import SOURCE, packing_steps, source_args
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, ceil_div
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
 from sardonyx.providers.cpu.kernels.split.deferred_accumulation import rows_per_step
 from sardonyx.providers.cpu.kernels.split.int8_micro_kernel import (
     LEVELS,

@@ -22,7 +22,8 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage, View
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.conv.packed_image import PackedImageLayout, layout_params, zero_padding
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, ceil_div
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF
 from sardonyx.providers.cpu.kernels.split.int8_slices import SLICES, STEP, Magnitudes, Scale, has_no_scale, peak_to_mean
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i8, i32, i64, u8, u32

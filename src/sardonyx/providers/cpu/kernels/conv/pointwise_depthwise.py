@@ -24,7 +24,6 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution, Group, Storage, Window
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
-from sardonyx.providers.cpu.kernels.common.image_block import ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.common.nhwc_window import (
     MAX_SMALL_PIXELS,
@@ -38,6 +37,7 @@ from sardonyx.providers.cpu.kernels.conv import few_outputs, nhwc, on_tiles
 from sardonyx.providers.cpu.kernels.conv.depthwise_nhwc import DepthwiseWindow, weights_of
 from sardonyx.providers.cpu.kernels.conv.packed_image import zero_padding
 from sardonyx.providers.cpu.kernels.gemm.vector import MicroTileShape, micro_kernel
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.split import int8_slices
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, f32, i64

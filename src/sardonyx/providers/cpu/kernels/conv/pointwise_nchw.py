@@ -23,7 +23,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Loop, Storage, View, Window
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, is_cheap
-from sardonyx.providers.cpu.kernels.common.image_block import LINE, MAX_SUMS, ceil_div
+from sardonyx.providers.cpu.kernels.common.image_block import LINE, MAX_SUMS
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, refusal, sizes
 from sardonyx.providers.cpu.kernels.conv.filter_tile import (
@@ -37,6 +37,7 @@ from sardonyx.providers.cpu.kernels.conv.filter_tile import (
 )
 from sardonyx.providers.cpu.kernels.gemm.vector import accumulate, lanes_of
 from sardonyx.providers.cpu.kernels.loops import loop
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis

@@ -18,7 +18,7 @@ from typing import Any
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
-from sardonyx.providers.cpu.kernels.common.image_block import LINE, ceil_div
+from sardonyx.providers.cpu.kernels.common.image_block import LINE
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, sizes
 from sardonyx.providers.cpu.kernels.conv import nhwc, winograd_nchw
@@ -31,6 +31,7 @@ from sardonyx.providers.cpu.kernels.conv.winograd_nchw import (
     output_transform,
 )
 from sardonyx.providers.cpu.kernels.gemm.vector import CHAINS, MicroTileShape, accumulate, micro_kernel, prefetch_pace
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i64
 from sardonyx.providers.cpu.machine.isa import Isa

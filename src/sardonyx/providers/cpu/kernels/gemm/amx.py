@@ -52,13 +52,13 @@ from sardonyx.providers.cpu.kernels.gemm.f32_fallback import F32Fallback, any_fl
 from sardonyx.providers.cpu.kernels.gemm.macro_tile import MICRO_TILE, Blocking, MacroTiles, PipelinedEpilogue
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import Panels, TileEpilogue, rows_to_fetch
 from sardonyx.providers.cpu.kernels.gemm.split_ahead import Ahead
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.split.bf16 import (
     HALF,
     PANEL,
     STEP,
     TILE,
     TiledOperand,
-    ceil_div,
     split_a,
     split_b,
     step_elements,

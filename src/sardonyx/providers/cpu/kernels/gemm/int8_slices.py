@@ -22,7 +22,8 @@ from sardonyx.providers.cpu.kernels.gemm.amx import with_packed_panels
 from sardonyx.providers.cpu.kernels.gemm.f32_fallback import F32Fallback, any_flag_set
 from sardonyx.providers.cpu.kernels.gemm.macro_tile import MICRO_TILE, Blocking, MacroTiles, PipelinedEpilogue
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import TileEpilogue, rows_to_fetch
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, ceil_div
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import SUMS, TILES, A
 from sardonyx.providers.cpu.kernels.split.deferred_accumulation import rows_per_step
 from sardonyx.providers.cpu.kernels.split.int8_micro_kernel import (

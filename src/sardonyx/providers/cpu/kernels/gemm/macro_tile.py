@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from sardonyx.ir.dims import Known
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import TileEpilogue
-from sardonyx.providers.cpu.kernels.split.bf16 import PANEL, ceil_div
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
+from sardonyx.providers.cpu.kernels.split.bf16 import PANEL
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.scheduler import TileScheduler
 from sardonyx.providers.cpu.language.values import Buf, Val, i64

@@ -20,12 +20,12 @@ from sardonyx.dtypes import DType
 from sardonyx.providers.cpu.codegen.launch import Launch
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_b
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.split.bf16 import (
     HALF,
     PANEL,
     STEP,
     TILE,
-    ceil_div,
     is_representable,
     split_terms,
     step_elements,

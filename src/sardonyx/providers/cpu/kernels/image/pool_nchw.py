@@ -21,13 +21,13 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Pool
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
-from sardonyx.providers.cpu.kernels.common.image_block import ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.common.window import AXES, Taps, WindowGeometry, geometry_params, sizes
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.kernels.image import pool_nhwc
 from sardonyx.providers.cpu.kernels.image.pool_nhwc import MAX, MEAN
 from sardonyx.providers.cpu.kernels.image.pool_rows import RegisterRows, is_narrow
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.math.reducers import extreme, lowest
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype

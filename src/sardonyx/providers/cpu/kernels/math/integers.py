@@ -27,6 +27,11 @@ def floor_mod(k: Kernel, a: Val, b: Val) -> Val:
     return k.select(crosses, r + b, r)
 
 
+def ceil_div(a: Val, b: Val | int) -> Val:
+    """a / b rounded up, for b > 0 and numbers that do not overflow."""
+    return (a + (b - 1)) // b
+
+
 def _safe(k: Kernel, a: Val, b: Val) -> Val:
     """A divisor that does not trap: 1 instead of 0, and instead of -1 if the quotient would overflow."""
     bad = b.eq(0)

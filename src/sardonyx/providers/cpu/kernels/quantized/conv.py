@@ -24,11 +24,11 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, IntegerConvolution, Storage
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
-from sardonyx.providers.cpu.kernels.common.image_block import ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, number
 from sardonyx.providers.cpu.kernels.common.window import Taps, WindowGeometry, geometry_params, sizes
 from sardonyx.providers.cpu.kernels.gemm.pack import COLUMNS
 from sardonyx.providers.cpu.kernels.gemm.vector import MicroTileShape
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.quantized.byte_dot import flip_signs, partner_dtype, zero_offset
 from sardonyx.providers.cpu.kernels.quantized.gemm import Int8MicroTile, store_sums
 from sardonyx.providers.cpu.kernels.quantized.gemm_amx import MICRO_TILE, PANEL, MicroTile, first_row

@@ -36,6 +36,7 @@ from sardonyx.providers.cpu.kernels.common.matrices import (
     matrix_at,
     number,
 )
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, Var, bf16, f32, i32, i64, u16, u32
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -70,10 +71,6 @@ ROWS, PAIRS = "rows", "pairs"
 def step_elements(terms: int) -> int:
     """bf16 elements of a panel's step."""
     return terms * 2 * TILE
-
-
-def ceil_div(size: Val, unit: int | Val) -> Val:
-    return (size + (unit - 1)) // unit
 
 
 def k_block_steps(steps: int, most: int) -> int:

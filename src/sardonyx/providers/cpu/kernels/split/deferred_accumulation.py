@@ -7,7 +7,8 @@ complete.
 
 from __future__ import annotations
 
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, ceil_div
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val
 

@@ -33,7 +33,8 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Storage
 from sardonyx.providers.cpu.kernels.common.matrices import Problem
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, ceil_div, k_block_steps
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, k_block_steps
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, Var, f32, i8, i32, i64, u8, u32
 from sardonyx.providers.cpu.machine.isa import Isa
