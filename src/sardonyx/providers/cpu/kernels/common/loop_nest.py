@@ -10,14 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
+from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Expression, View
 from sardonyx.providers.cpu.kernels.math import scalar_program
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, i64, register_dtype
+from sardonyx.providers.cpu.program.steps import Ref
 
 TYPICAL_SIZE = 64
 """The size assumed for a symbolic dimension when strides are ordered."""
@@ -97,6 +101,33 @@ def traffic(views: Sequence[View], axes: Sequence[Axis]) -> Known:
 
 
 # -- in kernels
+
+
+@dataclass(frozen=True)
+class NestArgs(Arguments[M, N]):
+    """The parameters of views that are iterated along common axes."""
+
+    is_inline: ClassVar[bool] = True
+    views: tuple[M, ...] = field(metadata=named("m"))
+    extents: tuple[N, ...] = field(metadata=named("n"))
+    strides: tuple[tuple[N, ...], ...] = field(metadata=named("s"))
+    """Of each view, along each axis."""
+
+    @staticmethod
+    def declared(types: Sequence[DType], axes: int, *, views: int | None = None) -> NestArgs[Memory, DType]:
+        """``views``: those that are iterated, if they are declared as other parameters."""
+        count = len(types) if views is None else views
+        return NestArgs(tuple(map(Memory, types)), (i64,) * axes, ((i64,) * axes,) * count)
+
+    @staticmethod
+    def of(views: Sequence[View], axes: Sequence[Axis]) -> NestArgs[Ref, Known]:
+        return replace(NestArgs.over(len(views), axes), views=tuple(map(Ref.of, views)))
+
+    @staticmethod
+    def over(views: int, axes: Sequence[Axis]) -> NestArgs[Ref, Known]:
+        """Extents and strides alone."""
+        strides = tuple(tuple(a.strides[v] for a in axes) for v in range(views))
+        return NestArgs((), tuple(a.extent for a in axes), strides)
 
 
 @contextmanager

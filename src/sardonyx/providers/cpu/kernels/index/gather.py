@@ -8,18 +8,18 @@ place of the row, and every element is checked and copied separately.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from sardonyx.dtypes import DType, of_name
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Gather, GatherElements, View
-from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, Nest, load, nest_loop, store, stride_class
+from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, Nest, NestArgs, load, nest_loop, store, stride_class
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible, product
-from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.providers.cpu.program.steps import Step
 
 CHUNK = 4096
 """Elements of a row that are one work item."""
@@ -71,10 +71,8 @@ def _step(group: Gather | GatherElements, axes: list[Axis], *, is_single: bool) 
     dtype = of_name(f"u{group.data.dtype.itemsize * 8}")
     kinds = stride_class(last.strides[DATA]), stride_class(last.strides[OUT])
     config = GatherConfig(dtype, group.indices.dtype, len(axes), kinds, is_single)
-    args: dict[str, Any] = {f"m{v}": Ref.of(x) for v, x in enumerate((group.data, group.indices, out))}
-    args |= {f"n{i}": a.extent for i, a in enumerate(axes)}
-    args |= {f"s{v}_{i}": a.strides[v] for v in range(3) for i, a in enumerate(axes)}
-    args |= {"size": group.data.shape[axis], "pitch": group.data.strides[axis]}
+    nest = NestArgs.of((group.data, group.indices, out), axes)
+    args = flat(nest=nest, size=group.data.shape[axis], pitch=group.data.strides[axis])
     moved = expressible(dims.mul(2 * group.data.dtype.itemsize, product(out.shape)))
     return Step(gather(config=config), args, frozenset((f"m{OUT}",)), group.nodes, nbytes=moved)
 
@@ -93,27 +91,18 @@ def _from(view: View, axis: int) -> View:
 
 
 def _params(config: GatherConfig) -> Params:
-    return {
-        f"m{DATA}": (config.dtype,),
-        f"m{INDICES}": (config.index,),
-        f"m{OUT}": (config.dtype,),
-        **{f"n{i}": i64 for i in range(config.axes)},
-        **{f"s{v}_{i}": i64 for v in range(3) for i in range(config.axes)},
-        "size": i64,
-        "pitch": i64,
-    }
+    nest = NestArgs.declared((config.dtype, config.index, config.dtype), config.axes)
+    return {"nest": nest, "size": i64, "pitch": i64}
 
 
 @kernel(_params)
-def gather(k: Kernel, *, config: GatherConfig, size: Val, pitch: Val, **given: Any) -> None:
-    last = config.axes - 1
-    extents = [given[f"n{i}"] for i in range(config.axes)]
-    strides = [[given[f"s{v}_{i}"] for i in range(config.axes)] for v in range(3)]
+def gather(k: Kernel, nest: NestArgs[Buf, Val], size: Val, pitch: Val, *, config: GatherConfig) -> None:
+    last, extents, strides = config.axes - 1, nest.extents, nest.strides
     chunks = (extents[last] + (CHUNK - 1)) // CHUNK
     steps = [[*s[:last], s[last] * CHUNK] for s in strides]
     with nest_loop(k, [*extents[:last], chunks], steps) as (index, moved):
         count = k.min(extents[last] - index[-1] * CHUNK, CHUNK)
-        data, indices, out = (given[f"m{v}"].at(at) for v, at in enumerate(moved))
+        data, indices, out = (view.at(at) for view, at in zip(nest.views, moved, strict=True))
         along = [s[last] for s in strides]
         if config.is_single:
             with k.when(size <= 0, likely=False):

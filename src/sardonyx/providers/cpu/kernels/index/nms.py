@@ -6,13 +6,17 @@ concatenates the rows.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from sardonyx import dtypes
+from sardonyx.dtypes import DType
 from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import NonMaxSuppression, Storage
 from sardonyx.providers.cpu.kernels.index.heap import Heap
 from sardonyx.providers.cpu.kernels.index.top_k import key_of, worse
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat, named
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.polling import is_stopped
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i32, i64
@@ -28,20 +32,18 @@ def steps(group: NonMaxSuppression, analysis: Analysis) -> list[Step]:
     batch, classes, count = group.scores.shape
     units = product((batch, classes))
     kept, counts = (Ref(Storage("temporary", dtypes.i64, n)) for n in (product((units, group.max_per_class)), units))
-    args: dict[str, Any] = {
-        "boxes": Ref.of(group.boxes), "scores": Ref.of(group.scores), "iou_threshold": Ref.of(group.iou_threshold),
-        "kept": kept, "counts": counts, "units": units, "classes": classes, "size": count,
-        "max_per_class": group.max_per_class,
-        **{f"b{i}": s for i, s in enumerate(group.boxes.strides)},
-        **{f"s{i}": s for i, s in enumerate(group.scores.strides)},
-    }  # fmt: skip
-    if group.score_threshold is not None:
-        args["score_threshold"] = Ref.of(group.score_threshold)
+    args = SuppressionArgs[Ref, Known](
+        Ref.of(group.boxes), Ref.of(group.scores), Ref.of(group.iou_threshold), kept, counts,
+        None if group.score_threshold is None else Ref.of(group.score_threshold), units, classes, count,
+        group.max_per_class, group.boxes.strides, group.scores.strides,
+    )  # fmt: skip
     room = expressible(dims.mul(group.max_per_class, BOX_VALUES * 4))
     scratch = expressible(dims.add(expressible(dims.mul(count, 16)), room))
     spec = non_max_suppression(is_centered=group.is_centered, has_score_threshold=group.score_threshold is not None)
     writes = frozenset(("kept", "counts"))
-    found = Step(spec, args, writes, group.nodes, scratch_nbytes=scratch, nbytes=product((16, *group.scores.shape)))
+    found = Step(
+        spec, flat(args=args), writes, group.nodes, scratch_nbytes=scratch, nbytes=product((16, *group.scores.shape))
+    )
     concatenated: dict[str, Any] = {
         "kept": kept,
         "counts": counts,
@@ -52,42 +54,48 @@ def steps(group: NonMaxSuppression, analysis: Analysis) -> list[Step]:
     return [found, Step(concat_boxes(), concatenated, frozenset(("out", "total")), group.nodes)]
 
 
+@dataclass(frozen=True)
+class SuppressionArgs(Arguments[M, N]):
+    """The parameters of ``non_max_suppression``."""
+
+    is_inline: ClassVar[bool] = True
+    boxes: M
+    scores: M
+    iou_threshold: M
+    kept: M
+    counts: M
+    score_threshold: M | None
+    units: N
+    """Classes of all batches."""
+    classes: N
+    size: N
+    max_per_class: N
+    box_strides: tuple[N, ...] = field(metadata=named("b"))
+    score_strides: tuple[N, ...] = field(metadata=named("s"))
+
+
 def _params(is_centered: bool, has_score_threshold: bool) -> Params:
-    numbers = ("units", "classes", "size", "max_per_class", "b0", "b1", "b2", "s0", "s1", "s2")
-    given: dict[str, Any] = {
-        "boxes": (f32,),
-        "scores": (f32,),
-        "iou_threshold": (f32,),
-        "kept": (i64,),
-        "counts": (i64,),
-    }
-    return {**given, **({"score_threshold": (f32,)} if has_score_threshold else {}), **dict.fromkeys(numbers, i64)}
+    threshold, strides = Memory(f32) if has_score_threshold else None, (i64, i64, i64)
+    memory = Memory(f32), Memory(f32), Memory(f32), Memory(i64), Memory(i64)
+    return {"args": SuppressionArgs[Memory, DType](*memory, threshold, i64, i64, i64, i64, strides, strides)}
 
 
 @kernel(_params)
 def non_max_suppression(
-    k: Kernel,
-    *,
-    is_centered: bool,
-    has_score_threshold: bool,
-    iou_threshold: Buf,
-    size: Val,
-    max_per_class: Val,
-    **given: Any,
+    k: Kernel, args: SuppressionArgs[Buf, Val], *, is_centered: bool, has_score_threshold: bool
 ) -> None:
     """The boxes kept for each class of each batch."""
-    threshold, classes = iou_threshold.load(), given["classes"]
+    threshold, classes, size, max_per_class = args.iou_threshold.load(), args.classes, args.size, args.max_per_class
     heap = Heap(k, (k.scratch(i32), k.scratch(i64, size * 8)), lambda a, b: worse(b, a))
     corners = [k.scratch(f32, size * 16 + max_per_class * (4 * i)) for i in range(BOX_VALUES)]
-    with k.share(given["units"]) as unit:
-        boxes = given["boxes"].at(unit // classes * given["b0"])
-        scores = given["scores"].at(unit // classes * given["s0"] + unit % classes * given["s1"])
+    with k.share(args.units) as unit:
+        boxes = args.boxes.at(unit // classes * args.box_strides[0])
+        scores = args.scores.at(unit // classes * args.score_strides[0] + unit % classes * args.score_strides[1])
         candidates = k.var(0)
         with k.loop(0, size) as i:
-            score = scores.load(i * given["s2"])
-            passes = (
-                score > given["score_threshold"].load() if has_score_threshold else score.eq(score) | score.ne(score)
-            )
+            score = scores.load(i * args.score_strides[2])
+            least = args.score_threshold
+            passes = score.eq(score) | score.ne(score) if least is None else score > least.load()
             with k.when(passes):
                 heap.store(candidates.get(), (key_of(k, -score, f32, descending=False), i))
                 candidates += 1
@@ -97,13 +105,13 @@ def non_max_suppression(
             _, box = heap.load(0)
             candidates.set(candidates.get() - 1)
             heap.sift_down(0, candidates.get(), heap.load(candidates.get()))
-            own = _corners(k, boxes.at(box * given["b1"]), given["b2"], is_centered=is_centered)
+            own = _corners(k, boxes.at(box * args.box_strides[1]), args.box_strides[2], is_centered=is_centered)
             with k.when(~_overlaps(k, own, corners, number.get(), threshold)):
                 for buffer, side in zip(corners, own, strict=True):
                     buffer.store(number.get(), side)
-                given["kept"].store(unit * max_per_class + number.get(), box)
+                args.kept.store(unit * max_per_class + number.get(), box)
                 number += 1
-        given["counts"].store(unit, number.get())
+        args.counts.store(unit, number.get())
 
 
 def _corners(k: Kernel, box: Buf, stride: Val, *, is_centered: bool) -> list[Val]:

@@ -11,8 +11,10 @@ from typing import Any
 from sardonyx import dtypes
 from sardonyx.dtypes import DType, of_name
 from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import CountedGather, NonZero, Storage
-from sardonyx.providers.cpu.kernels.common.loop_nest import load, store, stride_class
+from sardonyx.providers.cpu.kernels.common.loop_nest import NestArgs, load, store, stride_class
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bool_, i32, i64
 from sardonyx.providers.cpu.program.analysis import Analysis
@@ -32,8 +34,8 @@ def steps(group: NonZero, analysis: Analysis) -> list[Step]:
     tallied = Step(
         count_nonzero(kind=kind), {**seen, "counts": counts}, frozenset(("counts",)), group.nodes, nbytes=size
     )
-    args = {**seen, "counts": counts, "out": Ref.of(group.out), "total": Ref.of(group.count)}
-    args |= {f"n{i}": n for i, n in enumerate(group.shape)}
+    box = NestArgs[Ref, Known]((), group.shape, ())
+    args = flat(**seen, counts=counts, out=Ref.of(group.out), total=Ref.of(group.count), box=box)
     writes = frozenset(("out", "total"))
     return [tallied, Step(nonzero(kind=kind, rank=len(group.shape)), args, writes, group.nodes, nbytes=size)]
 
@@ -56,7 +58,7 @@ def count_nonzero(k: Kernel, mask: Buf, stride: Val, size: Val, counts: Buf, *, 
 def _nonzero_params(kind: str, rank: int) -> Params:
     return {
         "mask": (bool_,), "stride": i64, "size": i64, "counts": (i64,), "out": (i64,), "total": (i64,),
-        **{f"n{i}": i64 for i in range(rank)},
+        "box": NestArgs.declared((), rank),
     }  # fmt: skip
 
 
@@ -70,9 +72,9 @@ def nonzero(
     counts: Buf,
     out: Buf,
     total: Buf,
+    box: NestArgs[Buf, Val],
     kind: str,
     rank: int,
-    **given: Any,
 ) -> None:
     """The coordinates of the true elements."""
     first, last = k.share_of(_chunks(size))
@@ -84,7 +86,7 @@ def nonzero(
     with k.when(k.thread.eq(0)):
         total.store(0, found.get())
     pitch = found.get()
-    extents = [k.max(given[f"n{i}"], 1) for i in range(rank)]
+    extents = [k.max(n, 1) for n in box.extents]
     with k.loop(first * CHUNK, k.min(last * CHUNK, size), k.lanes) as start:
         passes = k.var(1)
         with k.when(start + k.lanes <= size):

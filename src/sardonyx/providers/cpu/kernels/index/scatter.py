@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
 
 from sardonyx.dtypes import DType, of_name
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Expression, Loop, Scatter, View
-from sardonyx.providers.cpu.kernels.common.loop_nest import Nest, load, store, stride_class
+from sardonyx.providers.cpu.kernels.common.loop_nest import Nest, NestArgs, load, store, stride_class
 from sardonyx.providers.cpu.kernels.loops import loop
 from sardonyx.providers.cpu.kernels.math.reducers import extreme
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import product
-from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.providers.cpu.program.steps import Step
 
 INDICES, UPDATES, OUT = range(3)
 
@@ -56,10 +56,7 @@ def steps(group: Scatter, analysis: Analysis) -> list[Step]:
     dtype = group.out.dtype if group.reduction != "none" else of_name(f"u{group.out.dtype.itemsize * 8}")
     kinds = None if row is None else (stride_class(row.strides[UPDATES]), stride_class(row.strides[OUT]))
     config = ScatterConfig(dtype, group.indices.dtype, len(outer), len(indexed.axes), kinds, group.reduction)
-    args: dict[str, Any] = {f"m{v}": Ref.of(x) for v, x in enumerate(views)}
-    args |= {f"n{i}": a.extent for i, a in enumerate(axes)}
-    args |= {f"s{v}_{i}": a.strides[v] for v in range(3) for i, a in enumerate(axes)}
-    args |= {"size": group.size, "pitch": group.pitch}
+    args = flat(nest=NestArgs.of(views, axes), size=group.size, pitch=group.pitch)
     moved = dims.known(dims.mul(3 * group.out.dtype.itemsize, product(box))) or 0
     identity = Expression((group.data.dtype,), (), (0,))
     copy = Loop(group.nodes, group.out.shape, 0, (group.data,), identity, (group.out,))
@@ -78,20 +75,13 @@ def _count(config: ScatterConfig) -> int:
 
 
 def _params(config: ScatterConfig) -> Params:
-    types = (config.index, config.dtype, config.dtype)
-    return {
-        **{f"m{v}": (t,) for v, t in enumerate(types)},
-        **{f"n{i}": i64 for i in range(_count(config))},
-        **{f"s{v}_{i}": i64 for v in range(3) for i in range(_count(config))},
-        "size": i64,
-        "pitch": i64,
-    }
+    nest = NestArgs.declared((config.index, config.dtype, config.dtype), _count(config))
+    return {"nest": nest, "size": i64, "pitch": i64}
 
 
 @kernel(_params)
-def scatter(k: Kernel, *, config: ScatterConfig, size: Val, pitch: Val, **given: Any) -> None:
-    extents = [given[f"n{i}"] for i in range(_count(config))]
-    strides = [[given[f"s{v}_{i}"] for v in range(3)] for i in range(_count(config))]
+def scatter(k: Kernel, nest: NestArgs[Buf, Val], size: Val, pitch: Val, *, config: ScatterConfig) -> None:
+    extents, strides = nest.extents, [list(axis) for axis in zip(*nest.strides, strict=True)]
     total = k.const(1)
     for n in extents[: config.free]:
         total = total * n
@@ -108,7 +98,7 @@ def scatter(k: Kernel, *, config: ScatterConfig, size: Val, pitch: Val, **given:
         for i in range(config.free, config.free + config.indexed):
             j = loops.enter_context(k.loop(0, extents[i]))
             at = [a + j * s for a, s in zip(at, strides[i], strict=True)]
-        indices, updates, out = (given[f"m{v}"].at(a) for v, a in enumerate(at))
+        indices, updates, out = (view.at(a) for view, a in zip(nest.views, at, strict=True))
         index = k.check_index(k.cast(indices.load(), i64), size)
         with k.when((index >= low) & (index < high)):
             place = out.at(index * pitch)

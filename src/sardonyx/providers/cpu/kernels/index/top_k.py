@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
+from typing import ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import TopK, View
-from sardonyx.providers.cpu.kernels.common.loop_nest import Nest, load, nest_loop, stride_class
+from sardonyx.providers.cpu.kernels.common.loop_nest import Nest, NestArgs, load, nest_loop, stride_class
 from sardonyx.providers.cpu.kernels.index.heap import Entry, Heap
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bool_, i32, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
@@ -42,15 +44,12 @@ def steps(group: TopK, analysis: Analysis) -> list[Step]:
     views = (group.x, group.values, group.indices)
     axes = Nest.of(group.x.shape[:-1], [_rows(v) for v in views]).axes
     config = TopKConfig(group.x.dtype, len(axes), stride_class(group.x.strides[-1]), group.largest)
-    args: dict[str, Any] = {f"m{v}": Ref.of(x) for v, x in enumerate(views)}
-    args |= {f"n{i}": a.extent for i, a in enumerate(axes)}
-    args |= {f"s{v}_{i}": a.strides[v] for v in range(3) for i, a in enumerate(axes)}
-    args |= {f"along{v}": x.strides[-1] for v, x in enumerate(views)}
-    args |= {"size": group.x.shape[-1], "count": group.k}
+    along = tuple(x.strides[-1] for x in views)
+    args = TopKArgs[Ref, Known](NestArgs.of(views, axes), along, group.x.shape[-1], group.k)
     seen = product((8, *group.x.shape))
     scratch = expressible(dims.mul(2 * 8, group.k))
     writes = frozenset((f"m{VALUES}", f"m{INDICES}"))
-    return [Step(top_k(config=config), args, writes, group.nodes, scratch_nbytes=scratch, nbytes=seen)]
+    return [Step(top_k(config=config), flat(args=args), writes, group.nodes, scratch_nbytes=scratch, nbytes=seen)]
 
 
 def _rows(view: View) -> View:
@@ -80,27 +79,29 @@ def worse(a: Entry, b: Entry) -> Val:
     return (a[0] > b[0]) | (a[0].eq(b[0]) & (a[1] > b[1]))
 
 
+@dataclass(frozen=True)
+class TopKArgs(Arguments[M, N]):
+    """The parameters of ``top_k``: x, the values and the indices."""
+
+    is_inline: ClassVar[bool] = True
+    nest: NestArgs[M, N]
+    along: tuple[N, ...]
+    """Strides along a row."""
+    size: N
+    count: N
+
+
 def _params(config: TopKConfig) -> Params:
-    return {
-        f"m{X}": (config.dtype,),
-        f"m{VALUES}": (config.dtype,),
-        f"m{INDICES}": (i64,),
-        **{f"n{i}": i64 for i in range(config.axes)},
-        **{f"s{v}_{i}": i64 for v in range(3) for i in range(config.axes)},
-        **{f"along{v}": i64 for v in range(3)},
-        "size": i64,
-        "count": i64,
-    }
+    nest = NestArgs.declared((config.dtype, config.dtype, i64), config.axes)
+    return {"args": TopKArgs[Memory, DType](nest, (i64, i64, i64), i64, i64)}
 
 
 @kernel(_params)
-def top_k(k: Kernel, *, config: TopKConfig, size: Val, count: Val, **given: Any) -> None:
-    extents = [given[f"n{i}"] for i in range(config.axes)]
-    strides = [[given[f"s{v}_{i}"] for i in range(config.axes)] for v in range(3)]
-    along = [given[f"along{v}"] for v in range(3)]
+def top_k(k: Kernel, args: TopKArgs[Buf, Val], *, config: TopKConfig) -> None:
+    nest, along, size, count = args.nest, args.along, args.size, args.count
     heap = Heap(k, (k.scratch(key_dtype(config.dtype)), k.scratch(i64, count * 8)), worse)
-    with k.when(count > 0), nest_loop(k, extents, strides) as (_, moved):
-        x, values, indices = (given[f"m{v}"].at(at) for v, at in enumerate(moved))
+    with k.when(count > 0), nest_loop(k, nest.extents, nest.strides) as (_, moved):
+        x, values, indices = (view.at(at) for view, at in zip(nest.views, moved, strict=True))
         with k.loop(0, count) as i:
             heap.store(i, (_key(k, config, x.load(i * along[X])), i))
         heap.heapify(count)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.forks import cached_property
 from sardonyx.lower.groups import Expression
+from sardonyx.providers.cpu.kernels.common.loop_nest import NestArgs
 from sardonyx.providers.cpu.kernels.loops.passes import Pass, Schedule
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
 from sardonyx.providers.cpu.language.dsl import Params
 from sardonyx.providers.cpu.language.values import i32, i64, register_dtype
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
@@ -126,17 +129,24 @@ class LoopConfig:
         return max(1, f32_lanes * 32 // max(register_dtype(t).bits for t in types))
 
 
-def params(config: LoopConfig) -> Params:
-    """Buffers ``m``, extents ``n``, strides ``s``, strides between chunks ``p``, and the number of reduced elements.
+@dataclass(frozen=True)
+class LoopArgs(Arguments[M, N]):
+    """The parameters of ``fused_loop``."""
 
-    Strides of a packed output count rows; ``f`` has a flag for each row.
-    """
+    is_inline: ClassVar[bool] = True
+    nest: NestArgs[M, N]
+    """Strides of a packed output count rows."""
+    chunks: tuple[N, ...] = field(metadata=named("p"))
+    """The stride of each view between chunks, if there are chunks."""
+    flags: tuple[M | None, ...] = field(metadata=named("f"))
+    """Of a packed output: a flag for each row."""
+    count: N
+    """The number of reduced elements."""
+
+
+def params(config: LoopConfig) -> Params:
     views = (*config.inputs, *config.outputs)
-    return {
-        **{f"m{v}": (access.dtype,) for v, access in enumerate(views)},
-        **{f"n{i}": i64 for i in range(config.axes)},
-        **{f"s{v}_{i}": i64 for v in range(len(views)) for i in range(config.axes)},
-        **({f"p{v}": i64 for v in range(len(views))} if config.chunk else {}),
-        **{f"f{v}": (i32,) for v, access in enumerate(views) if access.terms},
-        "count": i64,
-    }
+    nest = NestArgs.declared([x.dtype for x in views], config.axes)
+    chunks = (i64,) * len(views) if config.chunk else ()
+    flags = tuple(Memory(i32) if x.terms else None for x in views)
+    return {"args": LoopArgs[Memory, DType](nest, chunks, flags, i64)}

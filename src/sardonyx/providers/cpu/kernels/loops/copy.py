@@ -8,20 +8,30 @@ output's axis.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sardonyx.dtypes import of_name
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Apply, BitCast, Expression, Loop
-from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, Nest, apply, load, nest_loop, stride_class, traffic
+from sardonyx.providers.cpu.kernels.common.loop_nest import (
+    Axis,
+    Nest,
+    NestArgs,
+    apply,
+    load,
+    nest_loop,
+    stride_class,
+    traffic,
+)
 from sardonyx.providers.cpu.kernels.loops.passes import operations
 from sardonyx.providers.cpu.kernels.math.transpose import transposed
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, i64, register_dtype
+from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, register_dtype
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible, product
-from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.providers.cpu.program.steps import Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
 TRANSPOSED = "t"
@@ -166,14 +176,11 @@ def steps(group: Loop, analysis: Analysis) -> list[Step]:
         e, kinds, len(axes), side, tiles, max(side, BLOCK_LINES * LINE_NBYTES * 8 // bits), is_non_temporal, has_edge
     )
     axes += [across, inner]
-    args: dict[str, Any] = {f"m{v}": Ref.of(view) for v, view in enumerate(views)}
-    args |= {f"n{i}": a.extent for i, a in enumerate(axes)}
-    args |= {f"s{v}_{i}": a.strides[v] for v in range(len(views)) for i, a in enumerate(axes)}
     count = product(a.extent for a in axes)
     return [
         Step(
             transpose(config=config),
-            args,
+            flat(nest=NestArgs.of(views, axes)),
             frozenset(f"m{v}" for v in range(n, len(views))),
             loop.nodes,
             flops=expressible(dims.mul(len(e.steps), count)),
@@ -184,20 +191,13 @@ def steps(group: Loop, analysis: Analysis) -> list[Step]:
 
 
 def _params(config: TransposeConfig) -> Params:
-    axes = range(config.outer + 2)
-    return {
-        **{f"m{v}": (t,) for v, t in enumerate(config.expression.types)},
-        **{f"n{i}": i64 for i in axes},
-        **{f"s{v}_{i}": i64 for v in range(len(config.expression.types)) for i in axes},
-    }
+    return {"nest": NestArgs.declared(config.expression.types, config.outer + 2)}
 
 
 @kernel(_params)
-def transpose(k: Kernel, *, config: TransposeConfig, **given: Any) -> None:
+def transpose(k: Kernel, nest: NestArgs[Buf, Val], *, config: TransposeConfig) -> None:
     """Cache block by cache block: whole tiles in registers, the remaining rows by strided loads."""
-    views, side = range(len(config.expression.types)), config.side
-    extents = [given[f"n{i}"] for i in range(config.outer + 2)]
-    strides = [[given[f"s{v}_{i}"] for i in range(config.outer + 2)] for v in views]
+    side, extents, strides = config.side, nest.extents, nest.strides
     by_rows = strides[-1][-2] > strides[config.kinds.index(TRANSPOSED)][-1]
     high = (
         k.select(by_rows, k.const(config.rows), config.rows * LONG_BLOCK)
@@ -210,7 +210,7 @@ def transpose(k: Kernel, *, config: TransposeConfig, **given: Any) -> None:
     with nest_loop(k, [*extents[:-2], *reversed(blocks)], steps) as (index, moved):
         places = zip(extents[-2:], reversed(index[-2:]), sizes, strict=True)
         rows, columns = (k.min(n - i * size, size) for n, i, size in places)
-        here = [given[f"m{v}"].at(at) for v, at in enumerate(moved)]
+        here = [view.at(at) for view, at in zip(nest.views, moved, strict=True)]
         ahead = [k.select(blocks[0] > 1, s[-2] * sizes[0], s[-1] * sizes[1]) for s in strides]
         block = Block(k, config, here, [(s[-2], s[-1]) for s in strides], ahead, by_rows)
         whole_rows, whole_columns = rows & -side, columns & -config.tile_columns

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Fill
 from sardonyx.providers.cpu.kernels.common.loop_nest import Nest, store, stride_class
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat, named
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
@@ -29,20 +31,28 @@ def steps(group: Fill, analysis: Analysis) -> list[Step]:
         args |= {"start": group.start, "step": group.step, "count": product(out.shape)}
     else:
         spec = fill_values(dtype=out.dtype, count=len(group.values))
-        args |= {f"v{i}": v for i, v in enumerate(group.values)}
+        args |= flat(values=FillValues[Ref, "Known | float"](tuple(group.values)))
     return [Step(spec, args, frozenset(("out",)), group.nodes)]
 
 
+@dataclass(frozen=True)
+class FillValues(Arguments[M, N]):
+    """The values that ``fill_values`` stores."""
+
+    is_inline: ClassVar[bool] = True
+    each: tuple[N, ...] = field(metadata=named("v"))
+
+
 def _params(dtype: DType, count: int) -> Params:
-    return {"out": (dtype,), "stride": i64, **{f"v{i}": i64 for i in range(count)}}
+    return {"out": (dtype,), "stride": i64, "values": FillValues[Memory, DType]((i64,) * count)}
 
 
 @kernel(_params)
-def fill_values(k: Kernel, out: Buf, stride: Val, *, dtype: DType, count: int, **values: Any) -> None:
+def fill_values(k: Kernel, out: Buf, stride: Val, values: FillValues[Buf, Val], *, dtype: DType, count: int) -> None:
     """Stores each value; the first thread writes all of them."""
     with k.when(k.thread.eq(0)):
-        for i in range(count):
-            out.store(stride * i, k.cast(values[f"v{i}"], register_dtype(dtype)))
+        for i, value in enumerate(values.each):
+            out.store(stride * i, k.cast(value, register_dtype(dtype)))
 
 
 @kernel(out=("dtype",), stride=i64, start=i64, step=i64, count=i64)

@@ -6,27 +6,24 @@ vectors lie across rows instead: a lane is then a row, and every value of the ro
 
 from __future__ import annotations
 
-from typing import Any
-
 from sardonyx.providers.cpu.kernels.common.loop_nest import nest_loop
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import place_of
 from sardonyx.providers.cpu.kernels.loops.adjacent_rows import AdjacentRows
-from sardonyx.providers.cpu.kernels.loops.config import LoopConfig, params
+from sardonyx.providers.cpu.kernels.loops.config import LoopArgs, LoopConfig, params
 from sardonyx.providers.cpu.kernels.loops.deferred_pass import DeferredRow
 from sardonyx.providers.cpu.kernels.loops.register_row import RegisterRow
 from sardonyx.providers.cpu.kernels.loops.row import Row
 from sardonyx.providers.cpu.kernels.split.bf16 import STEP, step_elements
 from sardonyx.providers.cpu.language.dsl import Kernel, kernel
+from sardonyx.providers.cpu.language.values import Buf, Val
 
 ROW_BLOCK = 16
 """Rows copied together if the order of rows differs between input and output."""
 
 
 @kernel(params)
-def fused_loop(k: Kernel, *, config: LoopConfig, **given: Any) -> None:
-    views = range(len(config.inputs) + len(config.outputs))
-    extents = [given[f"n{i}"] for i in range(config.axes)]
-    strides = [[given[f"s{v}_{i}"] for i in range(config.axes)] for v in views]
+def fused_loop(k: Kernel, args: LoopArgs[Buf, Val], *, config: LoopConfig) -> None:
+    memory, extents, strides = list(args.nest.views), list(args.nest.extents), [list(s) for s in args.nest.strides]
     rows, steps = extents[: config.outer], [s[: config.outer] for s in strides]
     if config.is_row_blocked:
         rows.insert(-1, (extents[config.outer] + (ROW_BLOCK - 1)) // ROW_BLOCK)
@@ -34,8 +31,7 @@ def fused_loop(k: Kernel, *, config: LoopConfig, **given: Any) -> None:
             step.insert(-1, stride[config.outer] * ROW_BLOCK)
     if config.chunk:
         rows = [*rows, (extents[config.vector_axis] + (config.chunk - 1)) // config.chunk]
-        steps = [[*s, given[f"p{v}"]] for v, s in enumerate(steps)]
-    memory = [given[f"m{v}"] for v in views]
+        steps = [[*s, chunk] for s, chunk in zip(steps, args.chunks, strict=True)]
     deferred = DeferredRow(k, config, memory, strides, extents) if config.is_deferred(k.lanes) else None
     with nest_loop(k, rows, steps) as (index, moved):
         size = list(extents)
@@ -45,13 +41,14 @@ def fused_loop(k: Kernel, *, config: LoopConfig, **given: Any) -> None:
         if config.is_row_blocked:
             with k.loop(0, k.min(extents[config.outer] - index[config.outer - 1] * ROW_BLOCK, ROW_BLOCK)) as i:
                 there = [buf.at(i * stride[config.outer]) for buf, stride in zip(here, strides, strict=True)]
-                Row(k, config, there, strides, size, given["count"]).run([])
+                Row(k, config, there, strides, size, args.count).run([])
             return
-        row = Row(k, config, here, strides, size, given["count"])
+        row = Row(k, config, here, strides, size, args.count)
         for v, access in enumerate((*config.inputs, *config.outputs)):
-            if access.terms:
+            flags = args.flags[v]
+            if flags is not None:
                 place = place_of(moved[v], size[-1] // STEP * step_elements(access.terms))
-                row.set_packed_output(v - len(config.inputs), memory[v].at(place), given[f"f{v}"].at(moved[v]))
+                row.set_packed_output(v - len(config.inputs), memory[v].at(place), flags.at(moved[v]))
         if config.register_vectors:
             RegisterRow(row).run()
         elif deferred is not None:

@@ -7,19 +7,19 @@ elements, is loaded, and shuffled in registers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Apply, Expression, Loop
-from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, apply, nest_loop, product, traffic
+from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, NestArgs, apply, nest_loop, traffic
 from sardonyx.providers.cpu.kernels.loops.copy import movable
 from sardonyx.providers.cpu.kernels.math.transpose import deinterleaved, interleaved
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.language.values import Buf, Val, i64, register_dtype
+from sardonyx.providers.cpu.language.values import Buf, Operand, Val, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible, product
-from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.providers.cpu.program.steps import Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
 MAX_PLANES = 15
@@ -62,9 +62,8 @@ def steps(group: Loop, analysis: Analysis) -> list[Step]:
     outer = [a for a in axes if a is not planes and a is not long]
     bits = max(register_dtype(t).bits for t in e.types)
     config = InterleaveConfig(e, layouts, int(planes.extent), len(outer), min(16, analysis.isa.lanes * 32 // bits))
-    args: dict[str, Any] = {f"m{v}": Ref.of(view) for v, view in enumerate(views)}
-    args |= {f"n{i}": a.extent for i, a in enumerate((*outer, long))}
-    args |= {f"s{v}_{i}": a.strides[v] for v in range(len(views)) for i, a in enumerate((*outer, planes))}
+    extents = tuple(a.extent for a in (*outer, long))
+    args = flat(nest=replace(NestArgs.of(views, (*outer, planes)), extents=extents))
     flops, nbytes = expressible(dims.mul(len(e.steps), product(a.extent for a in axes))), traffic(views, axes)
     writes = frozenset(f"m{v}" for v in range(n, len(views)))
     return [
@@ -100,26 +99,21 @@ def _layouts(planes: Axis, long: Axis, inputs: int) -> tuple[str, ...]:
 
 
 def _params(config: InterleaveConfig) -> Params:
-    return {
-        **{f"m{v}": (t,) for v, t in enumerate(config.expression.types)},
-        **{f"n{i}": i64 for i in range(config.outer + 1)},
-        **{f"s{v}_{i}": i64 for v in range(len(config.expression.types)) for i in range(config.outer + 1)},
-    }
+    return {"nest": NestArgs.declared(config.expression.types, config.outer + 1)}
 
 
 @kernel(_params)
-def interleave(k: Kernel, *, config: InterleaveConfig, **given: Any) -> None:
-    views, lanes = range(len(config.expression.types)), config.lanes
-    extents = [given[f"n{i}"] for i in range(config.outer + 1)]
+def interleave(k: Kernel, nest: NestArgs[Buf, Val], *, config: InterleaveConfig) -> None:
+    """The last extent of the nest is that of a plane, its last strides are those between planes."""
+    lanes, extents = config.lanes, nest.extents
     chunks = (extents[-1] + (CHUNK - 1)) // CHUNK
-    strides_along = {PLANAR: 1, INTERLEAVED: config.planes, PER_PLANE: 0}
-    strides = [
-        [*(given[f"s{v}_{i}"] for i in range(config.outer)), strides_along[config.layouts[v]] * CHUNK] for v in views
-    ]
+    strides_along: dict[str, int] = {PLANAR: 1, INTERLEAVED: config.planes, PER_PLANE: 0}
+    layouts = zip(nest.strides, config.layouts, strict=True)
+    strides: list[list[Operand]] = [[*s[: config.outer], strides_along[layout] * CHUNK] for s, layout in layouts]
     with nest_loop(k, [*extents[:-1], chunks], strides) as (index, moved):
         long = k.min(extents[-1] - index[-1] * CHUNK, CHUNK)
-        here = [given[f"m{v}"].at(at) for v, at in enumerate(moved)]
-        chunk = _Chunk(k, config, here, [given[f"s{v}_{config.outer}"] for v in views])
+        here = [view.at(at) for view, at in zip(nest.views, moved, strict=True)]
+        chunk = _Chunk(k, config, here, [s[config.outer] for s in nest.strides])
         whole = long & -lanes
         with k.loop(0, whole, lanes) as i:
             chunk.make(i, None)

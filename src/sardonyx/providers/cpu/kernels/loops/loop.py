@@ -8,14 +8,23 @@ from dataclasses import dataclass, replace
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, BitCast, Expression, Loop, Reduce, View
-from sardonyx.providers.cpu.kernels.common.loop_nest import TYPICAL_SIZE, Axis, Nest, stride_class, traffic, typical
+from sardonyx.providers.cpu.kernels.common.loop_nest import (
+    TYPICAL_SIZE,
+    Axis,
+    Nest,
+    NestArgs,
+    stride_class,
+    traffic,
+    typical,
+)
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import PackedRows
 from sardonyx.providers.cpu.kernels.loops import copy, interleave, two_stage_reduction
-from sardonyx.providers.cpu.kernels.loops.config import Access, LoopConfig
+from sardonyx.providers.cpu.kernels.loops.config import Access, LoopArgs, LoopConfig
 from sardonyx.providers.cpu.kernels.loops.fused_loop import fused_loop
 from sardonyx.providers.cpu.kernels.loops.passes import is_expensive, operations
 from sardonyx.providers.cpu.kernels.loops.row import SAVED_GAP
 from sardonyx.providers.cpu.kernels.split.bf16 import PackedOperand, with_packed_outputs
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.values import bf16
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible, product
@@ -248,6 +257,15 @@ class Layout:
         held = len(config.schedule.saved) + sum(not x.is_per_row for x in config.inputs)
         return n // lanes if n // lanes * held <= REGISTER_VECTORS else 0
 
+    def _chunk_strides(self, config: LoopConfig) -> tuple[Known, ...]:
+        """The stride of each view from one chunk to the next."""
+        along = self.axes[config.vector_axis].strides
+        strides = [expressible(dims.mul(stride, self.chunk)) for stride in along]
+        for i, access in enumerate(config.outputs):
+            if access.is_per_row and not self.is_across_rows:
+                strides[len(config.inputs) + i] = 1
+        return tuple(strides)
+
     def step(self, loop: Loop, analysis: Analysis, count: Known) -> Step:
         config = self.config(loop)
         seen = zip(config.outputs, loop.outputs, strict=True)
@@ -257,24 +275,18 @@ class Layout:
         )
         config = replace(config, register_vectors=self._register_vectors(config, analysis.isa.lanes))
         views, axes = (*loop.inputs, *loop.outputs), self.axes
-        args: dict[str, Ref | Known | float] = {f"m{v}": Ref.of(view) for v, view in enumerate(views)}
-        args |= {f"n{i}": a.extent for i, a in enumerate(axes)}
-        args |= {f"s{v}_{i}": a.strides[v] for v in range(len(views)) for i, a in enumerate(axes)}
-        if self.chunk:
-            strides = axes[config.vector_axis].strides
-            args |= {f"p{v}": expressible(dims.mul(stride, self.chunk)) for v, stride in enumerate(strides)}
-            for i, access in enumerate(config.outputs):
-                if access.is_per_row and not self.is_across_rows:
-                    args[f"p{len(loop.inputs) + i}"] = 1
-        flags = {f"f{v}": Ref(view.flags) for v, view in enumerate(views) if isinstance(view, PackedRows)}
+        chunks = self._chunk_strides(config) if self.chunk else ()
+        flags = tuple(Ref(view.flags) if isinstance(view, PackedRows) else None for view in views)
+        args = LoopArgs[Ref, Known](NestArgs.of(views, axes), chunks, flags, count)
+        written = {f"m{v}" for v in range(len(loop.inputs), len(views))}
         width = self.chunk if self.is_across_rows else 1
         size = expressible(dims.add(dims.mul(self.elements, width * config.saved_itemsize), SAVED_GAP))
         saved = len(config.schedule.saved) * config.saved_rows(analysis.isa.lanes)
         work = sum(operations(s.program) if isinstance(s, Apply) else 1 for s in loop.expression.steps)
         return Step(
             fused_loop(config=config),
-            {**args, **flags, "count": count},
-            frozenset((*(f"m{v}" for v in range(len(loop.inputs), len(views))), *flags)),
+            flat(args=args),
+            frozenset(written | {f"f{v}" for v, of_rows in enumerate(flags) if of_rows is not None}),
             loop.nodes,
             scratch_nbytes=config.state_nbytes or expressible(dims.mul(saved, size)),
             flops=dims.known(dims.mul(work, dims.product(a.extent for a in axes))) or 0,
