@@ -5,9 +5,9 @@ type and the class of its column stride (1, 0 or any). Row, column and batch str
 and a value per row differ by strides alone. A bias and a scalar are the same in every row; the epilogue knows that
 (``is_row_invariant``) and loads them once.
 
-A kernel declares ``epilogue.params``, binds them to one matrix of the batch with ``BoundEpilogue``, and passes it
-tiles of sums in scratch memory. These stay in L1, so the expression is emitted only once (twice with the masked tail
-of a row), however many registers the kernel accumulates in.
+A kernel declares ``epilogue.declared``, binds its operands to one matrix of the batch with ``BoundEpilogue``, and
+passes it tiles of sums in scratch memory. These stay in L1, so the expression is emitted only once (twice with the
+masked tail of a row), however many registers the kernel accumulates in.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.forks import cached_property
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Expression, View
-from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, matrix_at, matrix_params, number
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix, MatrixArgs, Problem
 from sardonyx.providers.cpu.kernels.math import scalar_program
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat, rebuilt
 from sardonyx.providers.cpu.language.dsl import Kernel, Params
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, i32, i64, register_dtype
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
@@ -69,6 +70,45 @@ class Access:
         return Access(matrix.dtype, BROADCAST if matrix.column == 0 else STRIDED, is_row_invariant)
 
 
+def operands_in(epilogue: Epilogue, memory: Mapping[str, Any]) -> EpilogueArgs[Buf, Val]:
+    found: EpilogueArgs[Buf, Val] = rebuilt({"operands": epilogue.declared}, memory)["operands"]
+    return found
+
+
+@dataclass(frozen=True)
+class FlaggedArgs(MatrixArgs[M, N]):
+    """The parameters of an output in the packed layout of the product that reads it, with its flags."""
+
+    flags: M
+    flags_panel: N
+
+    @staticmethod
+    def declared(dtype: DType, batch_axes: int) -> FlaggedArgs[Memory, DType]:
+        return FlaggedArgs(Memory(dtype), i64, i64, (i64,) * batch_axes, Memory(i32), i64)
+
+
+@dataclass(frozen=True)
+class EpilogueArgs(Arguments[M, N]):
+    """The parameters of an epilogue: its further operands and its outputs."""
+
+    is_inline: ClassVar[bool] = True
+    x: tuple[MatrixArgs[M, N], ...]
+    y: tuple[MatrixArgs[M, N], ...]
+
+    @property
+    def views(self) -> tuple[MatrixArgs[M, N], ...]:
+        return *self.x, *self.y
+
+    def at(self: EpilogueArgs[Buf, Val], indices: Sequence[Val]) -> EpilogueArgs[Buf, Val]:
+        """The operands and outputs of one matrix of the batch."""
+        x, y = (tuple(replace(v, memory=v.at(indices)) for v in views) for views in (self.x, self.y))
+        return EpilogueArgs(x, y)
+
+
+def operands_of(extra: Sequence[Matrix], outputs: Sequence[Matrix]) -> EpilogueArgs[Ref, Known]:
+    return EpilogueArgs(tuple(x.operand for x in extra), tuple(y.operand for y in outputs))
+
+
 @dataclass(frozen=True)
 class Epilogue:
     """The compile-time part of an epilogue."""
@@ -85,12 +125,11 @@ class Epilogue:
     @staticmethod
     def over(
         expression: Expression, extra: Sequence[Matrix], outputs: Sequence[Matrix], n: Known, batch_axes: int
-    ) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
-        """The epilogue over matrices of n columns, and its arguments."""
+    ) -> tuple[Epilogue, EpilogueArgs[Ref, Known]]:
+        """The epilogue over matrices of n columns, and its operands."""
         stored = (replace(Access.of(y, n), is_row_invariant=False) for y in outputs)
         made = Epilogue(expression, tuple(Access.of(x, n) for x in extra), tuple(stored), batch_axes)
-        given = zip(made.names, (*extra, *outputs), strict=True)
-        return made, {a: v for (name, _), x in given for a, v in x.args(name).items()}
+        return made, operands_of(extra, outputs)
 
     @cached_property
     def names(self) -> tuple[tuple[str, Access], ...]:
@@ -102,14 +141,18 @@ class Epilogue:
         return not is_cheap(self.expression)
 
     @property
-    def params(self) -> Params:
-        found = {p: t for name, x in self.names for p, t in matrix_params(name, x.dtype, self.batch_axes).items()}
-        flags = {f"{name}_flags": (i32,) for name in self.packed_outputs}
-        return {**found, **flags, **{f"{name}_flags_panel": i64 for name in self.packed_outputs}}
+    def declared(self) -> EpilogueArgs[Memory, DType]:
+        """The parameters of the operands and outputs."""
+        extra, outputs = (tuple(self._declared(x) for x in views) for views in (self.extra, self.outputs))
+        return EpilogueArgs(extra, outputs)
 
-    def args(self, p: Problem) -> dict[str, Ref | Known | float]:
-        given = (*p.extra, *p.outputs)
-        return {a: v for (name, _), x in zip(self.names, given, strict=True) for a, v in x.args(name).items()}
+    def _declared(self, x: Access) -> MatrixArgs[Memory, DType]:
+        form = FlaggedArgs if x.columns == PACKED else MatrixArgs
+        return form.declared(x.dtype, self.batch_axes)
+
+    @property
+    def params(self) -> Params:
+        return flat(operands=self.declared)
 
     def with_non_temporal_stores(self, views: Sequence[View], analysis: Analysis) -> Epilogue:
         """The same, with non-temporal stores of the outputs that exceed the caches."""
@@ -140,12 +183,20 @@ class BoundEpilogue:
     """An epilogue inside a kernel, bound to one matrix of the batch."""
 
     def __init__(
-        self, k: Kernel, epilogue: Epilogue, memory: Mapping[str, Buf | Val], n: Val, batch: Sequence[Val] = ()
+        self,
+        k: Kernel,
+        epilogue: Epilogue,
+        operands: EpilogueArgs[Buf, Val] | Mapping[str, Any],
+        n: Val,
+        batch: Sequence[Val] = (),
     ) -> None:
-        """``memory`` holds the values of ``epilogue.params``; ``batch`` is the matrix's index along each batch axis."""
+        """``batch`` is the matrix's index along each batch axis."""
         self.k, self.epilogue, self.n = k, epilogue, n
-        self._memory = memory
-        self._at = {name: matrix_at(memory, name, batch) for name, _ in epilogue.names}
+        if not isinstance(operands, EpilogueArgs):
+            operands = operands_in(epilogue, operands)
+        names = [name for name, _ in epilogue.names]
+        self._operands = dict(zip(names, operands.views, strict=True))
+        self._at = {name: x.at(batch) for name, x in self._operands.items()}
         names = [name for name, x in epilogue.names if x.is_row_invariant and x.columns == BROADCAST]
         self._single = {name: self._at[name].load() for name in names}
         self._held: dict[str, Val] = {}
@@ -236,10 +287,7 @@ class BoundEpilogue:
                 at.prefetch(j + line - 1, write=name.startswith("y"))
 
     def _row(self, name: str, row: Operand, *, is_row_invariant: bool = False) -> Buf:
-        return self._at[name] if is_row_invariant else self._at[name].at(self._number(name, "row") * row)
-
-    def _number(self, name: str, stride: str) -> Val:
-        return number(self._memory, f"{name}_{stride}")
+        return self._at[name] if is_row_invariant else self._at[name].at(self._operands[name].row * row)
 
     def _load(self, name: str, x: Access, row: Operand, t: Tile) -> Val:
         if name in self._single:
@@ -253,7 +301,7 @@ class BoundEpilogue:
             return self.k.splat(at.load(), t.lanes)
         k, local = self.k, self.k.local(register_dtype(x.dtype), t.lanes)
         with k.loop(0, self._existing(t)) as j:
-            local.store(j, at.load((t.index + j) * self._number(name, "col")))
+            local.store(j, at.load((t.index + j) * self._operands[name].col))
         return local.load(0, t.lanes)
 
     def _store(self, name: str, y: Access, row: Operand, t: Tile, value: Val) -> None:
@@ -271,7 +319,7 @@ class BoundEpilogue:
         k, local = self.k, self.k.local(value.dtype, t.lanes)
         local.store(0, value)
         with k.loop(0, self._existing(t)) as j:
-            at.store((t.index + j) * self._number(name, "col"), local.load(j))
+            at.store((t.index + j) * self._operands[name].col, local.load(j))
 
     def _existing(self, t: Tile) -> Val:
         return self.k.min(self.n - t.index, t.lanes)

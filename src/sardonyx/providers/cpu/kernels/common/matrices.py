@@ -7,7 +7,7 @@ stride are merged. A batch that shares its right operand becomes more rows of a 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -16,10 +16,78 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Contraction, Expression, Storage, View
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
 from sardonyx.providers.cpu.language.dsl import Kernel, Params
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref
+
+
+@dataclass(frozen=True)
+class MatrixArgs(Arguments[M, N]):
+    """The parameters of a batch of matrices of one shape."""
+
+    memory: M = field(metadata=named("{}"))
+    row: N
+    col: N
+    batch: tuple[N, ...]
+
+    @staticmethod
+    def declared(dtype: DType, batch_axes: int) -> MatrixArgs[Memory, DType]:
+        return MatrixArgs(Memory(dtype), i64, i64, (i64,) * batch_axes)
+
+    def at(self: MatrixArgs[Buf, Val], indices: Sequence[Val]) -> Buf:
+        """The first element of one matrix."""
+        return moved(self.memory, indices, self.batch)
+
+
+@dataclass(frozen=True)
+class PanelsArgs(Arguments[M, N]):
+    """The parameters of a batch of matrices whose inner layout is the kernel's own."""
+
+    memory: M = field(metadata=named("{}"))
+    batch: tuple[N, ...]
+
+    @staticmethod
+    def declared(dtype: DType, batch_axes: int) -> PanelsArgs[Memory, DType]:
+        return PanelsArgs(Memory(dtype), (i64,) * batch_axes)
+
+    def at(self: PanelsArgs[Buf, Val], indices: Sequence[Val]) -> Buf:
+        """The first element of one matrix."""
+        return moved(self.memory, indices, self.batch)
+
+
+@dataclass(frozen=True)
+class BatchArgs(Arguments[M, N]):
+    """The sizes of the batch axes."""
+
+    sizes: tuple[N, ...] = field(metadata=named("{}"))
+
+    @staticmethod
+    def declared(axes: int) -> BatchArgs[Memory, DType]:
+        return BatchArgs((i64,) * axes)
+
+    def count(self: BatchArgs[Buf, Val], k: Kernel) -> Val:
+        """How many products there are."""
+        found = k.const(1)
+        for size in self.sizes:
+            found = found * size
+        return found
+
+    def indices(self: BatchArgs[Buf, Val], flat: Val) -> list[Val]:
+        """The index along each batch axis of product number ``flat``."""
+        found: list[Val] = []
+        for size in reversed(self.sizes[1:]):
+            found.insert(0, flat % size)
+            flat = flat // size
+        return [flat, *found] if self.sizes else []
+
+
+def moved(memory: Buf, indices: Sequence[Val], strides: Sequence[Val]) -> Buf:
+    """The element at these indices."""
+    for index, stride in zip(indices, strides, strict=False):
+        memory = memory.at(index * stride)
+    return memory
 
 
 @dataclass(frozen=True)
@@ -47,6 +115,14 @@ class Matrix:
         """Whether the matrix is its whole storage, in row-major order."""
         is_dense = (self.offset, self.batch, self.column) == (0, (), 1) and (self.row == columns or rows == 1)
         return is_dense and dims.mul(rows, columns) == self.storage.elements
+
+    @property
+    def operand(self) -> MatrixArgs[Ref, Known]:
+        return MatrixArgs(Ref(self.storage, self.offset), self.row, self.column, self.batch)
+
+    @property
+    def panels(self) -> PanelsArgs[Ref, Known]:
+        return PanelsArgs(Ref(self.storage, self.offset), self.batch)
 
     def args(self, name: str) -> dict[str, Ref | Known | float]:
         """The arguments of the parameters that ``matrix_params`` declares."""

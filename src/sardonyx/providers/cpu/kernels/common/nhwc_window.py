@@ -31,6 +31,7 @@ from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, PackedImageL
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, Var, f32, i64, register_dtype, u16, u64
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -112,7 +113,8 @@ class NhwcWindow:
         if images:
             epilogue, more = on_tiles.epilogue_of(group, geometry, analysis)
         else:
-            epilogue, more = Epilogue.over(group.epilogue, extra, outputs, group.box[1], 3)
+            epilogue, operands = Epilogue.over(group.epilogue, extra, outputs, group.box[1], 3)
+            more = flat(operands=operands)
         if any(x.columns not in (UNIT, BROADCAST) for x in epilogue.extra):
             return None
         dtype, channels = register_dtype(group.x.dtype), group.box[1]
@@ -357,7 +359,7 @@ class _TileEpilogue(BoundEpilogue):
         self._shared = [
             name for name, is_invariant in zip(extra, config.is_pixel_invariant, strict=True) if is_invariant
         ]
-        self._config = config
+        self._config, self._memory = config, memory
 
     def hold(self, t: Tile) -> None:
         """Load them for the channels of a tile."""

@@ -15,7 +15,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Apply, Convolution, Pool, View, Window
-from sardonyx.providers.cpu.kernels.common.epilogue import Access, Epilogue
+from sardonyx.providers.cpu.kernels.common.epilogue import Access, Epilogue, EpilogueArgs, operands_of
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix
 from sardonyx.providers.cpu.language.dsl import Params
 from sardonyx.providers.cpu.language.values import Val, bf16, f16, f32, f64, i64, register_dtype
@@ -160,8 +160,8 @@ class WindowGeometry:
             found |= {f"{what}_{name}": d for what, d in sizes.items()}
         return found
 
-    def epilogue(self, group: Convolution | Pool) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
-        """The epilogue and its arguments: channels are the rows of its matrices, the pixels of a row the columns."""
+    def epilogue(self, group: Convolution | Pool) -> tuple[Epilogue, EpilogueArgs[Ref, Known]]:
+        """The epilogue and its operands: channels are the rows of its matrices, the pixels of a row the columns."""
         extra, outputs = ([_nchw_matrix(v) for v in seen] for seen in (self.extra, self.outputs))
         columns = self.size[1] if self.rows_are_contiguous and self.size[2] == 1 else self.size[2]
         made = Epilogue(
@@ -170,8 +170,7 @@ class WindowGeometry:
             tuple(Access.of(m, columns) for m in outputs),
             3,
         )
-        given = zip(made.names, (*extra, *outputs), strict=True)
-        return made, {a: v for (name, _), m in given for a, v in m.args(name).items()}
+        return made, operands_of(extra, outputs)
 
     @property
     def nbytes(self) -> Known:

@@ -97,7 +97,7 @@ def conv_amx(
         accumulator = TermAccumulator(k, grid.sums.at(GROUP * MICRO_TILE), grid.sums) if terms == 3 else None
         table = grid.sums.at((GROUP + fmt.spare) * MICRO_TILE).as_type(i64)
         pixels = PipelinedPixels(k, epilogue, memory, grid, table, places, pace, is_full=is_full) if places else None
-        odd = any_flag_set(k, memory, ("flags",)) if is_flagged else None
+        odd = any_flag_set(k, [(memory["flags"], memory["flags_count"])]) if is_flagged else None
         known = accumulator, pixels, resident, is_single, is_non_temporal, odd
         return _Bf16Conv(k, tiles, memory, distances, grid, steps, epilogue, fmt, *known)
 

@@ -34,6 +34,7 @@ from sardonyx.providers.cpu.kernels.common.window import Taps, WindowGeometry, g
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_b
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -95,7 +96,7 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     layout = config.layout(isa.lanes)
     scratch = layout.nbytes(1, room_nbytes)
     spec = conv_depthwise_nchw(config=config, x_dtype=group.x.dtype, epilogue=epilogue)
-    args = {**geometry.args(), **layout.args(), **numbers, "w": weights, **more}
+    args = {**geometry.args(), **layout.args(), **numbers, "w": weights, **flat(operands=more)}
     return [
         *before,
         Step(spec, args, epilogue.writes, group.nodes, scratch, flops, geometry.nbytes, "one channel at a time, NCHW"),

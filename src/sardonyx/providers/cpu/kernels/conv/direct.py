@@ -49,6 +49,7 @@ from sardonyx.providers.cpu.kernels.conv.filter_tile import (
 )
 from sardonyx.providers.cpu.kernels.gemm.vector import accumulate, lanes_of
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, Var, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
@@ -97,7 +98,7 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     room_nbytes = isa.l2_nbytes // 2
     args = {
         **geometry.args(), **layout.args(), "w": weights.args("w")["w"], "groups": group.groups, "channels": channels,
-        "filters": filters, "room": room_nbytes * 8 // config.dtype.bits, **more,
+        "filters": filters, "room": room_nbytes * 8 // config.dtype.bits, **flat(operands=more),
     }  # fmt: skip
     flops = dims.known(dims.product((2 * geometry.taps.count, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.storage.elements, config.dtype.bits // 8))) or 0

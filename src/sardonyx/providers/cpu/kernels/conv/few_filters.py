@@ -25,6 +25,7 @@ from sardonyx.providers.cpu.kernels.conv.nhwc import Lines
 from sardonyx.providers.cpu.kernels.conv.nhwc_block import TAPS, Block, is_inside, taps_args
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -84,7 +85,8 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     lanes = lanes_of(isa.lanes, dtype)
     weights = _packed(group, lanes)
     args = {
-        **geometry.args(), **taps_args(geometry.taps), **lines.args(), "w": Ref(weights), "channels": channels, **more
+        **geometry.args(), **taps_args(geometry.taps), **lines.args(), "w": Ref(weights), "channels": channels,
+        **flat(operands=more),
     }  # fmt: skip
     spec = conv_few_filters(dtype=dtype, filters=filters, is_padded=not is_inside(geometry), epilogue=epilogue)
     flops = dims.known(dims.product((2 * geometry.taps.count, channels, *group.box))) or 0

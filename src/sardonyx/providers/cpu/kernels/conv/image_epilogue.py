@@ -47,7 +47,7 @@ class ImageEpilogue(BoundEpilogue):
         self, k: Kernel, epilogue: Epilogue, memory: Any, n: Val, place: list[Val], spare: Buf, terms: int
     ) -> None:
         super().__init__(k, epilogue, memory, n, place)
-        self.terms = terms
+        self.terms, self._memory = terms, memory
         names = [name for name, x in epilogue.names if x.columns == NCHW]
         self.is_wide = not names and not epilogue.is_expensive
         """Whether 32 filters are finished at a time."""
@@ -61,6 +61,9 @@ class ImageEpilogue(BoundEpilogue):
                 at = self._row(name, row).at(self.k.value(column, i64) // BLOCK * self._number(name, "col"))
                 for term in range(self.terms):
                     at.prefetch(self._number(name, "term") * term, write=name.startswith("y"))
+
+    def _number(self, name: str, what: str) -> Val:
+        return number(self._memory, f"{name}_{what}")
 
     def pixels(self, sums: Buf, half: Val, x: Val, many: Val, t: Tile) -> None:
         """Apply the epilogue to ``many`` pixels from ``x`` on, whose sums are a panel apart, ``half`` columns from its

@@ -58,6 +58,7 @@ from sardonyx.providers.cpu.kernels.gemm.vector import (
     scratch_nbytes,
     store_sums,
 )
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, Var, f32, f64, i64
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES, Isa
@@ -176,7 +177,7 @@ def steps(group: Convolution, analysis: Analysis, first: StemRows | None = None)
     args = {
         **geometry.args(), **taps_args(taps), **lines.args(), "w": Ref(weights), "groups": group.groups,
         "channels": channels, "filters": filters, "run": run, "run_taps": max(run // max(channels, 1), 1),
-        "row_block_nbytes": isa.l2_nbytes // 2, "distance": distance, **more,
+        "row_block_nbytes": isa.l2_nbytes // 2, "distance": distance, **flat(operands=more),
         **(first.args() if first is not None else {}),
     }  # fmt: skip
     is_padded = not is_inside(geometry)

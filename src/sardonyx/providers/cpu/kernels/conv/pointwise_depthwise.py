@@ -39,6 +39,7 @@ from sardonyx.providers.cpu.kernels.conv.packed_image import zero_padding
 from sardonyx.providers.cpu.kernels.gemm.vector import MicroTileShape, micro_kernel
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.split import int8_slices
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, f32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -149,7 +150,7 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     args = {
         **found.args, "w": Ref(depthwise.storage), "panels": Ref(panels), "depth": channels,
         **{name: source[name] for name in ("x", "x_b", *(f"x_{a}" for a in AXES))},
-        **{FIRST + name: value for name, value in more.items()},
+        **{FIRST + name: value for name, value in flat(operands=more).items()},
     }  # fmt: skip
     scratch = dims.add(_ring_nbytes(found, shape, isa), shape.rows * shape.columns(isa, f32) * 4)
     made = RingConfig(shape, _ring(found.config), filters % shape.columns(isa, f32) == 0, pointwise_epilogue)
@@ -199,7 +200,13 @@ class _FusedPair(DepthwiseWindow):
         self.ring_config, self.shape, self.rows = ring_config, ring_config.shape, ring_config.rows
         self.wide = self.shape.vectors * self.lanes
         own = {name.removeprefix(FIRST): value for name, value in memory.items() if name.startswith(FIRST)}
-        self.finish = BoundEpilogue(k, ring_config.epilogue, own, number(memory, "channels"), [k.const(0)] * 3)
+        self.finish = BoundEpilogue(
+            k,
+            ring_config.epilogue,
+            own,
+            number(memory, "channels"),
+            [k.const(0)] * 3,
+        )
         self.sums, self.ring = k.scratch(f32), k.scratch(f32, self.shape.rows * self.wide * 4)
         self.pixel, self.stride = self.stride[2], [k.const(0), self.size[2] * self.wide, k.const(self.wide)]
         self.first = k.const(0)

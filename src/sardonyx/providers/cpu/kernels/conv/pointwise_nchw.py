@@ -38,6 +38,7 @@ from sardonyx.providers.cpu.kernels.conv.filter_tile import (
 from sardonyx.providers.cpu.kernels.gemm.vector import accumulate, lanes_of
 from sardonyx.providers.cpu.kernels.loops import loop
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
@@ -116,7 +117,7 @@ def _dense_steps(group: Convolution, analysis: Analysis) -> list[Step]:
     k_block = MAX_SHALLOW_TERMS if is_register_epilogue else channels_per_block(geometry.taps, channels)
     args = {
         **geometry.args(), "w": weights.args("w")["w"], "groups": group.groups, "channels": channels,
-        "filters": filters, "k_block": k_block, "room": room, **more,
+        "filters": filters, "k_block": k_block, "room": room, **flat(operands=more),
     }  # fmt: skip
     flops = dims.known(dims.product((2, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.storage.elements, dtype.bits // 8))) or 0

@@ -39,6 +39,7 @@ from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometr
 from sardonyx.providers.cpu.kernels.conv.filter_tile import Accumulators, FilterTile, filter_chunks
 from sardonyx.providers.cpu.kernels.gemm.vector import accumulate
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -116,7 +117,7 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     weights = packed(group, ROWS)
     args = {
         **geometry.args(), "u": Ref(weights), "channels": channels, "filters": filters,
-        "room": isa.l2_nbytes // 2 // 4, **more,
+        "room": isa.l2_nbytes // 2 // 4, **flat(operands=more),
     }  # fmt: skip
     flops = dims.known(dims.product((2 * 9, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.elements, 4))) or 0

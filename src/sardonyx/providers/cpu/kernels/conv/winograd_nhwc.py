@@ -32,6 +32,7 @@ from sardonyx.providers.cpu.kernels.conv.winograd_nchw import (
 )
 from sardonyx.providers.cpu.kernels.gemm.vector import CHAINS, MicroTileShape, accumulate, micro_kernel, prefetch_pace
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -78,7 +79,7 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     weights = winograd_nchw.packed(group, shape.columns(isa, f32))
     args = {
         **geometry.args(), "u": Ref(weights), "channels": channels, "filters": filters, "lines": lines.count,
-        "most": _most(channels, shape, isa), "distance": _distance(channels), **more,
+        "most": _most(channels, shape, isa), "distance": _distance(channels), **flat(operands=more),
     }  # fmt: skip
     flops = dims.known(dims.product((2 * 9, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.elements, 4))) or 0
@@ -150,7 +151,13 @@ def conv_winograd_nhwc(
                 with k.loop(0, k.min(out_y - top * 2, 2)) as y:
                     line, first = top * 2 + y, left * 2
                     is_one = lines.eq(1)
-                    finish = BoundEpilogue(k, epilogue, memory, filters, [image, k.const(0), k.select(is_one, 0, line)])
+                    finish = BoundEpilogue(
+                        k,
+                        epilogue,
+                        memory,
+                        filters,
+                        [image, k.const(0), k.select(is_one, 0, line)],
+                    )
                     row = first + k.select(is_one, line * out_x, 0)
                     made = k.min(many * 2, out_x - first)
                     finish.tile(block.out.at(y * (2 * PIECE * nr)), nr, row, made, panel * nr, columns, width=nr)

@@ -30,26 +30,25 @@ any.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
-from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import (
-    Problem,
-    batch_args,
-    batch_count,
-    batch_indices,
-    batch_params,
-    matrix_at,
-    matrix_params,
-    number,
-)
+from sardonyx.ir.dims import Known
+from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, EpilogueArgs, operands_of
+from sardonyx.providers.cpu.kernels.common.matrices import BatchArgs, MatrixArgs, Problem
 from sardonyx.providers.cpu.kernels.gemm import split_ahead
-from sardonyx.providers.cpu.kernels.gemm.f32_fallback import F32Fallback, any_flag_set
-from sardonyx.providers.cpu.kernels.gemm.macro_tile import MICRO_TILE, Blocking, MacroTiles, PipelinedEpilogue
+from sardonyx.providers.cpu.kernels.gemm.f32_fallback import F32Fallback, ProductOperands, any_flag_set
+from sardonyx.providers.cpu.kernels.gemm.macro_tile import (
+    MICRO_TILE,
+    Blocking,
+    MacroTile,
+    MacroTiles,
+    PipelinedEpilogue,
+)
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import Panels, TileEpilogue, rows_to_fetch
 from sardonyx.providers.cpu.kernels.gemm.split_ahead import Ahead
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
@@ -58,11 +57,11 @@ from sardonyx.providers.cpu.kernels.split.bf16 import (
     PANEL,
     STEP,
     TILE,
+    TiledArgs,
     TiledOperand,
     split_a,
     split_b,
     step_elements,
-    tiled_params,
     with_packed_outputs,
 )
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import (
@@ -78,6 +77,7 @@ from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import (
     zeroed_sums,
 )
 from sardonyx.providers.cpu.language.amx import Tiles
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat
 from sardonyx.providers.cpu.language.bf16_dot import dot_pairs
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f16, f32, i64, u32
@@ -85,7 +85,7 @@ from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.sizes import expressible
-from sardonyx.providers.cpu.program.steps import Step
+from sardonyx.providers.cpu.program.steps import Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
 TERMS = {"medium": 1, "high": 2, "highest": 3}
@@ -119,117 +119,193 @@ LEAST_DEPTH = STEP
 # -- the kernel
 
 
+@dataclass(frozen=True)
+class AmxGemmArgs(Arguments[M, N]):
+    """The parameters of ``gemm_amx``."""
+
+    is_inline: ClassVar[bool] = True
+    a: TiledArgs[M, N]
+    b: TiledArgs[M, N]
+    a_source: MatrixArgs[M, N] | None
+    b_source: MatrixArgs[M, N] | None
+    """The operands as they were before they were packed, if they are packed at run time by a step of their own."""
+    batch: BatchArgs[M, N]
+    m: N
+    n: N
+    depth: N
+    macro_rows: N
+    macro_columns: N
+    """Row panels and column panels of a macro-tile, at most."""
+    k_block: N
+    epilogue: EpilogueArgs[M, N]
+
+
 def _params(
     terms: int, a_dtype: DType | None, b_dtype: DType | None, panels: DType | None, epilogue: Epilogue,
     schedule: Schedule,
 ) -> Params:  # fmt: skip
     axes = epilogue.batch_axes
-    numbers = ("m", "n", "depth", "macro_rows", "macro_columns", "k_block")
-    return {
-        **tiled_params("a", True, axes), **tiled_params("b", b_dtype is not None, axes),
-        **({} if panels is None else {"b": (panels,)}),
-        **(matrix_params("a_source", a_dtype, axes) if a_dtype is not None else {}),
-        **(matrix_params("b_source", b_dtype, axes) if b_dtype is not None else {}),
-        **batch_params(axes), **dict.fromkeys(numbers, i64), **epilogue.params,
-    }  # fmt: skip
+
+    def source(dtype: DType | None) -> MatrixArgs[Memory, DType] | None:
+        return None if dtype is None else MatrixArgs.declared(dtype, axes)
+
+    return {"args": AmxGemmArgs(
+        TiledArgs.declared(axes, has_flags=True),
+        TiledArgs.declared(axes, has_flags=b_dtype is not None, dtype=bf16 if panels is None else panels),
+        source(a_dtype), source(b_dtype), BatchArgs.declared(axes), i64, i64, i64, i64, i64, i64, epilogue.declared,
+    )}  # fmt: skip
 
 
 @kernel(_params)
 def gemm_amx(
-    k: Kernel, m: Val, n: Val, depth: Val, macro_rows: Val, macro_columns: Val, k_block: Val,
-    *, terms: int, a_dtype: DType | None, b_dtype: DType | None, panels: DType | None, epilogue: Epilogue,
-    schedule: Schedule, **memory: Any,
+    k: Kernel, args: AmxGemmArgs[Buf, Val], *, terms: int, a_dtype: DType | None, b_dtype: DType | None,
+    panels: DType | None, epilogue: Epilogue, schedule: Schedule,
 ) -> None:  # fmt: skip
     """A batch of products. ``a_dtype`` is None if only the packed A exists, because its producer packed it. ``b_dtype``
     is None for a constant B, which is representable; it is prepacked into tiles, or into panels of type ``panels``.
     """
-    tiles = Tiles(k) if k.isa.amx else None
+    tiles, m = Tiles(k) if k.isa.amx else None, args.m
     # Tiles of A have as many rows as there are, up to 16.
     if tiles is not None:
         tiles.configure(k.select(m <= HALF, k.max(m, 1), HALF), short=(*SUMS, A), count=TILES)
-    axes = epilogue.batch_axes
-    row_panels, column_panels, steps = (ceil_div(size, PANEL) for size in (m, n, depth))
-    is_unrepresentable, fetched_rows = any_flag_set(k, memory), rows_to_fetch(k, m, n, ceil_div(steps, k_block) - 1)
-    ahead = None if panels is None else Ahead(k, memory["b"], depth, steps, k_block)
-    scratch = k.scratch(f32, 0 if ahead is None else split_ahead.scratch_nbytes(k_block))
-    done = PipelinedEpilogue(k, scratch, m, n) if is_pipelined(schedule, epilogue, k.isa) else None
-    is_interleaved = done is not None or ahead is not None  # with products, so both halves of a micro-tile share a loop
-    count = batch_count(k, memory, axes)
-    macros = MacroTiles(k, done, row_panels, column_panels, macro_rows, macro_columns, count=count)
-
-    def panel_of(macro: Val) -> Val:
-        """The offset in B's panels of a macro-tile's first column panel."""
-        batch = batch_indices(k, memory, macro // column_panels // macros.each_product, axes)
-        places = (index * number(memory, f"b_batch{i}") for i, index in enumerate(batch))
-        return sum(places, macro % column_panels * depth * PANEL)
-
-    with macros.each(None if ahead is None else lambda macro: ahead.begin(panel_of(macro))) as macro:
-        row, rows, column, columns = macro.row, macro.rows, macro.column, macro.columns
-        batch = batch_indices(k, memory, macro.product, axes)
-        product = _Product(k, tiles, scratch, memory, batch, m, n, depth, steps, ahead, terms=terms, schedule=schedule)
-        f32_fallback = F32Fallback(k, memory, product.at, m, n, depth, steps, terms, is_in_panels=ahead is not None)
-        product.stride = k.select(macro_columns > 1, steps, k_block)
-        product.lines = k.max(ceil_div(k.const(PANEL), k.max(rows * 2, 1)), schedule.fetched)
-        finish = TileEpilogue(k, epilogue, memory, n, batch, terms)
-        if done is not None:
-            done.finish, product.between = finish, done.advance
-        if ahead is not None:
-            halves = ceil_div(k.min(m - row * PANEL, rows * PANEL), HALF)
-            following = macro.number + columns
-            ahead.enter(panel_of(macro.number), columns, panel_of(following), following < macros.total, halves)
-
-        def micro_tiles(here: _KBlock, c: Val, is_last: Val | None) -> None:
-            """Multiply a K-block for the micro-tiles of column panel ``c``. After the last K-block (``is_last``; None:
-            it is not) apply the epilogue, each half micro-tile after the products of the next half.
-            """
-            is_final = 0 if is_last is None or done is not None else k.cast(is_last, i64)
-
-            def fetch(r: Val, half: int) -> None:
-                finish.fetch_some(row + r, half, here.column, m, here.step // k_block, fetched_rows)
-
-            with k.loop(0, rows + is_final) as r:
-                slot, micro_tile = macro.slot(r, c), (row + r, here.column)
-                with k.when(r < rows):
-                    if tiles is None:
-                        product.add_pairs(*micro_tile, here.step, here.many, slot)
-                    elif is_interleaved:
-                        for half in range(2):
-                            fetch(r, half)
-                        product.add(here, r, slot)
-                    else:
-                        fetch(r, 0)
-                        product.add_upper(here, r, slot)
-                if is_last is not None and done is None:
-                    with k.when(is_last & (r > 0)):
-                        finish.half(scratch, macro.slot(r - 1, c), row + r - 1, 1, here.column, m)
-                with k.when(r < rows):
-                    if tiles is not None and not is_interleaved:
-                        fetch(r, 1)
-                        product.add_lower(here, r, slot)
-                    if is_last is not None:
-                        with k.when(is_last):
-                            finish.begin(*micro_tile)
-                            with k.when(is_unrepresentable, likely=False):
-                                f32_fallback.recompute_flagged(scratch.at(slot), *micro_tile)
-                            if done is None:
-                                finish.half(scratch, slot, row + r, 0, here.column, m)
-
-        with k.loop(0, k.max(steps, 1), k_block) as step, k.loop(0, columns) as c:
-            split = None if ahead is None else ahead.turn(step, c)
-            here, is_last = _KBlock(row, column + c, step, k.min(k_block, steps - step), split), step + k_block >= steps
-            if tiles is None or is_interleaved:
-                micro_tiles(here, c, is_last)
-            else:  # separate loops: nothing hides a branch between the products of two halves
-                with k.either(product.has_fixed_prefetch) as (fixed, other):
-                    with fixed, k.either(is_last) as (last, before):
-                        with before:
-                            micro_tiles(replace(here, has_fixed_prefetch=True), c, None)
-                        with last:
-                            micro_tiles(replace(here, has_fixed_prefetch=True), c, is_last)
-                    with other:
-                        micro_tiles(here, c, is_last)
+    gemm = _Gemm(k, tiles, args, epilogue, schedule, terms, is_in_panels=panels is not None)
+    with gemm.macro_tiles() as macro:
+        gemm.enter(macro).multiply()
     if tiles is not None:
         tiles.release()
+
+
+class _Gemm:
+    """What all macro-tiles of a thread share."""
+
+    def __init__(
+        self, k: Kernel, tiles: Tiles | None, args: AmxGemmArgs[Buf, Val], epilogue: Epilogue, schedule: Schedule,
+        terms: int, *, is_in_panels: bool,
+    ) -> None:  # fmt: skip
+        self.k, self.tiles, self.args, self.epilogue, self.schedule, self.terms = (
+            k, tiles, args, epilogue, schedule, terms,
+        )  # fmt: skip
+        m, n = args.m, args.n
+        row_panels, self.column_panels, self.steps = (ceil_div(size, PANEL) for size in (m, n, args.depth))
+        flagged = (x.flags for x in (args.a, args.b))
+        self.is_unrepresentable = any_flag_set(k, ((x.memory, x.count) for x in flagged if x is not None))
+        self.fetched_rows = rows_to_fetch(k, m, n, ceil_div(self.steps, args.k_block) - 1)
+        self.ahead = Ahead(k, args.b.memory, args.depth, self.steps, args.k_block) if is_in_panels else None
+        self.scratch = k.scratch(f32, split_ahead.scratch_nbytes(args.k_block) if is_in_panels else 0)
+        self.done = PipelinedEpilogue(k, self.scratch, m, n) if is_pipelined(schedule, epilogue, k.isa) else None
+        self.is_interleaved = self.done is not None or is_in_panels
+        """With products, so both halves of a micro-tile share a loop."""
+        self.macros = MacroTiles(
+            k, self.done, row_panels, self.column_panels, args.macro_rows, args.macro_columns,
+            count=args.batch.count(k),
+        )  # fmt: skip
+
+    def macro_tiles(self) -> AbstractContextManager[MacroTile]:
+        """A loop over this thread's macro-tiles."""
+        ahead = self.ahead
+        return self.macros.each(None if ahead is None else lambda macro: ahead.begin(self._panel_of(macro)))
+
+    def enter(self, macro: MacroTile) -> _MacroProduct:
+        """The products of a macro-tile."""
+        k, args, ahead = self.k, self.args, self.ahead
+        made = _MacroProduct(self, macro)
+        if self.done is not None:
+            self.done.finish, made.product.between = made.finish, self.done.advance
+        if ahead is not None:
+            halves = ceil_div(k.min(args.m - macro.row * PANEL, macro.rows * PANEL), HALF)
+            following = macro.number + macro.columns
+            here = self._panel_of(macro.number)
+            ahead.enter(here, macro.columns, self._panel_of(following), following < self.macros.total, halves)
+        return made
+
+    def _panel_of(self, macro: Val) -> Val:
+        """The offset in B's panels of a macro-tile's first column panel."""
+        batch = self.args.batch.indices(macro // self.column_panels // self.macros.each_product)
+        places = (index * stride for index, stride in zip(batch, self.args.b.batch, strict=True))
+        return sum(places, macro % self.column_panels * self.args.depth * PANEL)
+
+
+class _MacroProduct:
+    """The products of one macro-tile."""
+
+    def __init__(self, gemm: _Gemm, macro: MacroTile) -> None:
+        self.k, self.gemm, self.macro = gemm.k, gemm, macro
+        k, args, schedule, steps = gemm.k, gemm.args, gemm.schedule, gemm.steps
+        batch = args.batch.indices(macro.product)
+        self.product = _Product(gemm, batch)
+        self.f32_fallback = F32Fallback(
+            k, self.product.at, args.m, args.n, args.depth, steps, gemm.terms, is_in_panels=gemm.ahead is not None
+        )
+        self.product.stride = k.select(args.macro_columns > 1, steps, args.k_block)
+        self.product.lines = k.max(ceil_div(k.const(PANEL), k.max(macro.rows * 2, 1)), schedule.fetched)
+        self.finish = TileEpilogue(k, gemm.epilogue, self.product.operands, args.n, (), gemm.terms)
+
+    def multiply(self) -> None:
+        """Multiply all K-blocks, and apply the epilogue after the last, unless it is pipelined."""
+        k, gemm, macro, steps, k_block = self.k, self.gemm, self.macro, self.gemm.steps, self.gemm.args.k_block
+        with k.loop(0, k.max(steps, 1), k_block) as step, k.loop(0, macro.columns) as c:
+            split = None if gemm.ahead is None else gemm.ahead.turn(step, c)
+            here = _KBlock(macro.row, macro.column + c, step, k.min(k_block, steps - step), split)
+            is_last = step + k_block >= steps
+            if gemm.tiles is None or gemm.is_interleaved:
+                self._micro_tiles(here, c, is_last)
+            else:  # separate loops: nothing hides a branch between the products of two halves
+                with k.either(self.product.has_fixed_prefetch) as (fixed, other):
+                    with fixed, k.either(is_last) as (last, before):
+                        with before:
+                            self._micro_tiles(replace(here, has_fixed_prefetch=True), c, None)
+                        with last:
+                            self._micro_tiles(replace(here, has_fixed_prefetch=True), c, is_last)
+                    with other:
+                        self._micro_tiles(here, c, is_last)
+
+    def _micro_tiles(self, here: _KBlock, c: Val, is_last: Val | None) -> None:
+        """Multiply a K-block for the micro-tiles of column panel ``c``. After the last K-block (``is_last``; None: it
+        is not) apply the epilogue, each half micro-tile after the products of the next half.
+        """
+        k, gemm, macro, m = self.k, self.gemm, self.macro, self.gemm.args.m
+        is_final = 0 if is_last is None or gemm.done is not None else k.cast(is_last, i64)
+        with k.loop(0, macro.rows + is_final) as r:
+            slot, row = macro.slot(r, c), macro.row + r
+            with k.when(r < macro.rows):
+                self._multiply_first(here, r, slot, row)
+            if is_last is not None and gemm.done is None:
+                with k.when(is_last & (r > 0)):
+                    self.finish.half(gemm.scratch, macro.slot(r - 1, c), macro.row + r - 1, 1, here.column, m)
+            with k.when(r < macro.rows):
+                if gemm.tiles is not None and not gemm.is_interleaved:
+                    self._fetch(here, r, 1)
+                    self.product.add_lower(here, r, slot)
+                if is_last is not None:
+                    with k.when(is_last):
+                        self._complete(row, here.column, slot)
+
+    def _multiply_first(self, here: _KBlock, r: Val, slot: Val, row: Val) -> None:
+        """The products that come before the epilogue of the micro-tile before: all, or those of the upper half."""
+        if self.gemm.tiles is None:
+            self.product.add_pairs(row, here.column, here.step, here.many, slot)
+        elif self.gemm.is_interleaved:
+            for half in range(2):
+                self._fetch(here, r, half)
+            self.product.add(here, r, slot)
+        else:
+            self._fetch(here, r, 0)
+            self.product.add_upper(here, r, slot)
+
+    def _fetch(self, here: _KBlock, r: Val, half: int) -> None:
+        """Prefetch a K-block's share of what the epilogue of half a micro-tile touches."""
+        gemm, args = self.gemm, self.gemm.args
+        turn = here.step // args.k_block
+        self.finish.fetch_some(self.macro.row + r, half, here.column, args.m, turn, gemm.fetched_rows)
+
+    def _complete(self, row: Val, column: Val, slot: Val) -> None:
+        """After the last K-block: recompute what is flagged, and apply the epilogue to the upper half."""
+        gemm = self.gemm
+        self.finish.begin(row, column)
+        with self.k.when(gemm.is_unrepresentable, likely=False):
+            self.f32_fallback.recompute_flagged(gemm.scratch.at(slot), row, column)
+        if gemm.done is None:
+            self.finish.half(gemm.scratch, slot, row, 0, column, gemm.args.m)
 
 
 @dataclass(frozen=True)
@@ -257,14 +333,17 @@ class _Product:
     lines: Val
     """Lines of the next K-block that a step of half a micro-tile prefetches for each term: a macro-tile fetches all."""
 
-    def __init__(
-        self, k: Kernel, tiles: Tiles | None, scratch: Buf, memory: Any, batch: list[Val], m: Val, n: Val, depth: Val,
-        steps: Val, ahead: Ahead | None, *, terms: int, schedule: Schedule,
-    ) -> None:  # fmt: skip
-        self.k, self.tiles, self.scratch, self.memory, self.ahead = k, tiles, scratch, memory, ahead
-        self.terms, self.schedule = terms, schedule
-        self.m, self.n, self.depth, self.steps, self.is_short = m, n, depth, steps, m <= HALF
-        self.at = {name: matrix_at(memory, name, batch) for name in memory if isinstance(memory[name], Buf)}
+    def __init__(self, gemm: _Gemm, batch: Sequence[Val]) -> None:
+        k, args, steps = gemm.k, gemm.args, gemm.steps
+        self.k, self.tiles, self.scratch, self.ahead = k, gemm.tiles, gemm.scratch, gemm.ahead
+        self.terms, self.schedule, self.m, self.steps, self.is_short = (
+            gemm.terms, gemm.schedule, args.m, steps, args.m <= HALF,
+        )  # fmt: skip
+        a, b = args.a.at(batch), args.b.at(batch)
+        sources = (x and replace(x, memory=x.at(batch)) for x in (args.a_source, args.b_source))
+        self.at = ProductOperands(a.memory, a.flags, b.memory, b.flags, *sources)
+        self.operands = args.epilogue.at(batch)
+        """Those of the epilogue."""
         self.pace = k.const(HALF)  # rows that a step finishes, so that the steps of a macro-tile finish the one before
         for many, rows in ((2, 8), (4, 4), (8, 2), (16, 1)):
             self.pace = k.select(steps >= many, rows, self.pace)
@@ -312,9 +391,9 @@ class _Product:
         assert tiles is not None
         at = slot + half * (MICRO_TILE // 2)
         sums = [scratch.at(at + j * HALF) for j in SUMS]
-        a = self.at["a"].at(((k_block.row + r) * self.steps + k_block.step) * size + half * TILE)
+        a = self.at.a.at(((k_block.row + r) * self.steps + k_block.step) * size + half * TILE)
         b = (
-            self.at["b"].at((k_block.column * self.steps + k_block.step) * size)
+            self.at.b.at((k_block.column * self.steps + k_block.step) * size)
             if k_block.split is None
             else k_block.split
         )
@@ -338,8 +417,8 @@ class _Product:
     def add_pairs(self, row: Val, column: Val, step: Val, many: Val, slot: Val) -> None:
         """Multiply ``many`` steps of a micro-tile with bf16 pair instructions, ``PAIR_ROWS`` rows at a time."""
         k, size = self.k, step_elements(self.terms) // 2
-        a = self.at["a"].as_type(u32).at((row * self.steps + step) * size)
-        b = self.at["b"].as_type(u32).at((column * self.steps + step) * size)
+        a = self.at.a.as_type(u32).at((row * self.steps + step) * size)
+        b = self.at.b.as_type(u32).at((column * self.steps + step) * size)
         with k.either(self.m.eq(1)) as (one, several):
             with one:
                 self._add_rows(a, b, many, slot, step.eq(0), 1)
@@ -464,12 +543,11 @@ def steps(p: Problem, analysis: Analysis) -> list[Step]:
         terms=terms, a_dtype=a_dtype, b_dtype=b_dtype, panels=None if panels is None else panels.dtype,
         epilogue=epilogue, schedule=schedule,
     )  # fmt: skip
-    args = {
-        **a.args("a"), **(p.a.args("a_source") if a_dtype is not None else {}),
-        **b.args("b"), **(p.b.args("b_source") if b_dtype is not None else {}),
-        **batch_args(p.batch), "m": p.m, "n": p.n, "depth": p.k,
-        "macro_rows": blocking.rows, "macro_columns": blocking.columns, "k_block": k_block, **epilogue.args(p),
-    }  # fmt: skip
+    a_source, b_source = (None if dtype is None else x.operand for dtype, x in ((a_dtype, p.a), (b_dtype, p.b)))
+    args = AmxGemmArgs[Ref, Known](
+        a.operand, b.operand, a_source, b_source, BatchArgs(p.batch), p.m, p.n, p.k, blocking.rows, blocking.columns,
+        k_block, operands_of(p.extra, p.outputs),
+    )  # fmt: skip
     unit = "tiles" if analysis.isa.amx else "vectors of pairs"
     why = f"{analysis.precision}: {len(PRODUCTS[terms])} products of {terms} bf16 terms on {unit}"
     if a_dtype is None:
@@ -478,5 +556,5 @@ def steps(p: Problem, analysis: Analysis) -> list[Step]:
     nbytes = expressible(dims.mul(b.tiles.elements, b.tiles.dtype.itemsize))
     scratch = blocking.scratch_nbytes(1, 1 + has_pipelined)
     scratch += 0 if panels is None else split_ahead.scratch_nbytes(k_block)
-    step = Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, nbytes, why)
+    step = Step(spec, flat(args=args), epilogue.writes, p.nodes, scratch, p.flops, nbytes, why)
     return [*before_a, *before_b, step]

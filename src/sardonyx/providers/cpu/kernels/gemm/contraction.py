@@ -15,11 +15,12 @@ from __future__ import annotations
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Apply, Contraction
-from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, batch_args, problem
+from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, operands_of
+from sardonyx.providers.cpu.kernels.common.matrices import BatchArgs, Matrix, Problem, problem
 from sardonyx.providers.cpu.kernels.gemm import amx, split_ahead, vector
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_a, packed_b
 from sardonyx.providers.cpu.kernels.split.bf16 import PANEL, is_weight_representable
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.values import bf16, f16, f32, f64, i8, i32, i64, register_dtype, u8, u32, u64
 from sardonyx.providers.cpu.program.analysis import DOUBLED, Analysis
 from sardonyx.providers.cpu.program.steps import SizeRange, Step
@@ -94,11 +95,10 @@ def multiply_adds(p: Problem, analysis: Analysis, panels: Matrix | None = None, 
     before_a, a = packed_a(p, dtype)
     before_b, b = packed_b(p, stored, shape.columns(isa, dtype), isa) if panels is None else ([], panels)
     spec = vector.gemm(dtype=dtype, b_dtype=stored, epilogue=epilogue, shape=shape)
-    right = {name: value for name, value in b.args("b").items() if name not in ("b_row", "b_col")}
-    args = {
-        **a.args("a"), **right, **batch_args(p.batch), "m": p.m, "n": p.n, "depth": p.k,
-        "row_block_nbytes": isa.l2_nbytes // 2, **epilogue.args(p),
-    }  # fmt: skip
+    args = flat(
+        a=a.operand, b=b.panels, batch=BatchArgs(p.batch), m=p.m, n=p.n, depth=p.k,
+        row_block_nbytes=isa.l2_nbytes // 2, operands=operands_of(p.extra, p.outputs),
+    )  # fmt: skip
     scratch = vector.scratch_nbytes(shape, isa, dtype, stored)
     nbytes = dims.known(dims.mul(b.storage.elements, stored.bits // 8)) or 0
     variant = f"{shape.rows} x {shape.vectors} vectors of {dtype}: {why}"

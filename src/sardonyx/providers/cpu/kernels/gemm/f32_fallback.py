@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from sardonyx.providers.cpu.kernels.common.matrices import number
+from sardonyx.providers.cpu.kernels.common.matrices import MatrixArgs
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import load_one
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, STEP, TILE, load_column, step_elements
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, STEP, TILE, FlagsArgs, load_column, step_elements
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i32, i64
 
@@ -20,13 +19,25 @@ EXACT_ROWS = 4
 """Rows that are recomputed at a time: 8 vector registers of sums."""
 
 
-def any_flag_set(k: Kernel, memory: Any, names: Iterable[str] = ("a_flags", "b_flags")) -> Val:
-    """Whether any flag of an operand is set."""
+def any_flag_set(k: Kernel, operands: Iterable[tuple[Buf, Val]]) -> Val:
+    """Whether any flag of an operand is set; of each operand, its flags and their number."""
     found = k.var(k.zeros(i32, HALF))
-    for flags in (name for name in names if name in memory):
-        for t in k.tiles(number(memory, f"{flags}_count"), HALF):
-            found.set(found.get() | memory[flags].load(t))
+    for flags, count in operands:
+        for t in k.tiles(count, HALF):
+            found.set(found.get() | flags.load(t))
     return found.get().ne(0).any()
+
+
+@dataclass(frozen=True)
+class ProductOperands:
+    """The operands of one matrix product: packed, with their flags, and as they were, where that exists."""
+
+    a: Buf
+    a_flags: FlagsArgs[Buf, Val] | None
+    b: Buf
+    b_flags: FlagsArgs[Buf, Val] | None
+    a_source: MatrixArgs[Buf, Val] | None
+    b_source: MatrixArgs[Buf, Val] | None
 
 
 @dataclass(frozen=True)
@@ -34,9 +45,7 @@ class F32Fallback:
     """The fallback of one matrix product inside a kernel."""
 
     k: Kernel
-    memory: Any
-    at: dict[str, Buf]
-    """The operands of this product, by name: ``a_source`` and ``b_source`` only if they exist unpacked."""
+    at: ProductOperands
     m: Val
     n: Val
     depth: Val
@@ -54,11 +63,10 @@ class F32Fallback:
     def _is_flagged(self, row: Val, column: Val) -> Val:
         k = self.k
         found = k.var(k.zeros(i32))
-        for name, panel in (("a_flags", row), ("b_flags", column)):
-            if name in self.at:
-                many, count = (number(self.memory, f"{name}_{what}") for what in ("panel", "count"))
-                with k.loop(panel * many, k.min((panel + 1) * many, count)) as i:
-                    found.set(found.get() | self.at[name].load(i))
+        for flags, panel in ((self.at.a_flags, row), (self.at.b_flags, column)):
+            if flags is not None:
+                with k.loop(panel * flags.panel, k.min((panel + 1) * flags.panel, flags.count)) as i:
+                    found.set(found.get() | flags.memory.load(i))
         return found.get().ne(0)
 
     def _recompute(self, sums: Buf, top: Val, high: Val, left: Val) -> None:
@@ -79,19 +87,18 @@ class F32Fallback:
 
     def _left(self, row: Val, j: Val) -> Val:
         """Number ``j`` along k of a row of A."""
-        if "a_source" not in self.at:
-            return load_one(self.at["a"], self.steps, self.terms, row, j)
-        a_row, a_col = number(self.memory, "a_source_row"), number(self.memory, "a_source_col")
-        return self.at["a_source"].load(row * a_row + j * a_col)
+        source = self.at.a_source
+        if source is None:
+            return load_one(self.at.a, self.steps, self.terms, row, j)
+        return source.memory.load(row * source.row + j * source.col)
 
     def _column(self, left: Val, half: int, j: Val) -> Val:
         """Number ``j`` along k of the columns of half a panel."""
-        k = self.k
+        k, b, source = self.k, self.at.b, self.at.b_source
         if self.is_in_panels:
-            return self.at["b"].load(left * self.depth + j * PANEL + half * HALF, HALF)
-        if "b_source" not in self.at:
+            return b.load(left * self.depth + j * PANEL + half * HALF, HALF)
+        if source is None:
             step = left // PANEL * self.steps + j // STEP
-            return load_column(k, self.at["b"].at(step * step_elements(self.terms) + half * TILE), self.terms, j % STEP)
-        b_row, b_col = number(self.memory, "b_source_row"), number(self.memory, "b_source_col")
+            return load_column(k, b.at(step * step_elements(self.terms) + half * TILE), self.terms, j % STEP)
         lane = k.iota(i64, HALF) + (left + half * HALF)
-        return self.at["b_source"].at(j * b_row).gather(k.min(lane, self.n - 1) * b_col)
+        return source.memory.at(j * source.row).gather(k.min(lane, self.n - 1) * source.col)

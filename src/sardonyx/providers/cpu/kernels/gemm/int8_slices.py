@@ -13,17 +13,18 @@ Blocking and the pipelined epilogue are those of ``gemm.amx`` (``gemm.macro_tile
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
-from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import Problem, matrix_params
+from sardonyx.ir.dims import Known
+from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, EpilogueArgs, operands_of
+from sardonyx.providers.cpu.kernels.common.matrices import MatrixArgs, Problem
 from sardonyx.providers.cpu.kernels.gemm import amx
 from sardonyx.providers.cpu.kernels.gemm.amx import with_packed_panels
-from sardonyx.providers.cpu.kernels.gemm.f32_fallback import F32Fallback, any_flag_set
+from sardonyx.providers.cpu.kernels.gemm.f32_fallback import F32Fallback, ProductOperands, any_flag_set
 from sardonyx.providers.cpu.kernels.gemm.macro_tile import MICRO_TILE, Blocking, MacroTiles, PipelinedEpilogue
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import TileEpilogue, rows_to_fetch
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, FlagsArgs
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import SUMS, TILES, A
 from sardonyx.providers.cpu.kernels.split.deferred_accumulation import rows_per_step
 from sardonyx.providers.cpu.kernels.split.int8_micro_kernel import (
@@ -39,6 +40,7 @@ from sardonyx.providers.cpu.kernels.split.int8_slices import (
     SLICES,
     STEP,
     TILE,
+    SlicesArgs,
     block_steps,
     load_column,
     scales_of,
@@ -47,6 +49,7 @@ from sardonyx.providers.cpu.kernels.split.int8_slices import (
     slices_key,
 )
 from sardonyx.providers.cpu.language.amx import Tiles
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i8, i32, i64
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
@@ -85,44 +88,62 @@ def steps(p: Problem, analysis: Analysis) -> list[Step]:
     epilogue, blocking = Epilogue.of(p), Blocking.of(SLICES, p.k, analysis.isa)
     before, rows = sliced_rows(p, analysis)
     b = sliced_constant(p, analysis.isa)
-    args = {
-        **rows.args(), **p.a.args("a_source"), "b": Ref(b), "m": p.m, "n": p.n, "depth": p.k,
-        "macro_rows": blocking.rows, "macro_columns": blocking.columns, "k_block": block_steps(int(p.k)),
-        **epilogue.args(p),
-    }  # fmt: skip
+    args = SliceGemmArgs[Ref, Known](
+        rows.operand, Ref(b), p.a.operand, p.m, p.n, p.k, blocking.rows, blocking.columns, block_steps(int(p.k)),
+        2 * rows.k_blocks, rows.flags.elements, operands_of(p.extra, p.outputs),
+    )  # fmt: skip
     why = f"{analysis.precision}: {PRODUCTS} products of {SLICES} slices on tiles"
     why += "".join(f"; {analysis.packed_operands[s].description}" for s in made if s in analysis.packed_operands)
     scratch = blocking.scratch_nbytes(SPARE)
     spec = gemm_int8_slices(epilogue=epilogue)
-    return [*before, Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, b.elements, why)]
+    return [*before, Step(spec, flat(args=args), epilogue.writes, p.nodes, scratch, p.flops, b.elements, why)]
+
+
+@dataclass(frozen=True)
+class SliceGemmArgs(Arguments[M, N]):
+    """The parameters of ``gemm_int8_slices``."""
+
+    is_inline: ClassVar[bool] = True
+    a: SlicesArgs[M, N]
+    b: M
+    a_source: MatrixArgs[M, N]
+    m: N
+    n: N
+    depth: N
+    macro_rows: N
+    macro_columns: N
+    """Row panels and column panels of a macro-tile, at most."""
+    k_block: N
+    a_flags_panel: N
+    """Flags of a row panel."""
+    a_flags_count: N
+    epilogue: EpilogueArgs[M, N]
 
 
 def _params(epilogue: Epilogue) -> Params:
-    numbers = ("m", "n", "depth", "macro_rows", "macro_columns", "k_block", "a_flags_panel", "a_flags_count")
-    memory = {"a": (i8,), "a_scales": (f32,), "a_fourth": (i32,), "a_flags": (i32,), "b": (i8,)}
-    return {**memory, **matrix_params("a_source", f32, 0), **dict.fromkeys(numbers, i64), **epilogue.params}
+    sizes = i64, i64, i64, i64, i64, i64, i64, i64
+    source = MatrixArgs.declared(f32, 0)
+    return {"args": SliceGemmArgs(SlicesArgs.declared(), Memory(i8), source, *sizes, epilogue.declared)}
 
 
 @kernel(_params)
-def gemm_int8_slices(
-    k: Kernel, m: Val, n: Val, depth: Val, macro_rows: Val, macro_columns: Val, k_block: Val,
-    *, epilogue: Epilogue, **memory: Any,
-) -> None:  # fmt: skip
+def gemm_int8_slices(k: Kernel, args: SliceGemmArgs[Buf, Val], *, epilogue: Epilogue) -> None:
     """One product of A in slices with a constant."""
-    tiles = Tiles(k)
+    tiles, m, n, depth, k_block = Tiles(k), args.m, args.n, args.depth, args.k_block
     tiles.configure(k.select(m <= HALF, k.max(m, 1), HALF), short=(*SUMS, A), count=TILES)
     row_panels, column_panels, steps = ceil_div(m, PANEL), ceil_div(n, PANEL), ceil_div(depth, STEP)
-    is_odd, scratch = any_flag_set(k, memory), k.scratch(f32)
+    is_odd, scratch = any_flag_set(k, [(args.a.flags, args.a_flags_count)]), k.scratch(f32)
     done = PipelinedEpilogue(k, scratch, m, n)
-    done.finish = TileEpilogue(k, epilogue, memory, n, (), TERMS)
-    product = _Product(k, tiles, scratch, memory, m, n, steps, k_block)
+    done.finish = TileEpilogue(k, epilogue, args.epilogue, n, (), TERMS)
+    product = _Product(k, tiles, scratch, args, steps)
     fetched_rows = rows_to_fetch(k, m, n, product.k_blocks)
-    at_buffers = {name: memory[name] for name in memory if isinstance(memory[name], Buf)}
-    f32_fallback = _SlicedFallback(k, memory, at_buffers, m, n, depth, steps, TERMS, False, k_block)
-    macros = MacroTiles(k, done, row_panels, column_panels, macro_rows, macro_columns, spare=SPARE)
+    flags = FlagsArgs(args.a.flags, args.a_flags_panel, args.a_flags_count, ())
+    operands = ProductOperands(args.a.memory, flags, args.b, None, args.a_source, None)
+    f32_fallback = _SlicedFallback(k, operands, m, n, depth, steps, TERMS, False, k_block)
+    macros = MacroTiles(k, done, row_panels, column_panels, args.macro_rows, args.macro_columns, spare=SPARE)
     with macros.each() as macro:
         row, rows, column = macro.row, macro.rows, macro.column
-        stride = k.select(macro_columns > 1, steps, k_block)
+        stride = k.select(args.macro_columns > 1, steps, k_block)
         lines = k.max(ceil_div(k.const(SLICES * 2 * TILE // LINE_NBYTES), k.max(rows * 4, 1)), 1)
         with k.loop(0, k.max(steps, 1), k_block) as step, k.loop(0, macro.columns) as c, k.loop(0, rows) as r:
             slot = macro.slot(r, c)
@@ -143,14 +164,12 @@ def gemm_int8_slices(
 class _Product:
     """The product inside the kernel."""
 
-    def __init__(
-        self, k: Kernel, tiles: Tiles, scratch: Buf, memory: Any, m: Val, n: Val, steps: Val, k_block: Val
-    ) -> None:
-        self.k, self.tiles, self.memory, self.steps, self.k_block = k, tiles, memory, steps, k_block
-        self.row_tiles, self.k_blocks = ceil_div(m, HALF), ceil_div(steps, k_block)
-        scales = scales_of(memory["b"], ceil_div(n, PANEL), steps)
+    def __init__(self, k: Kernel, tiles: Tiles, scratch: Buf, args: SliceGemmArgs[Buf, Val], steps: Val) -> None:
+        self.k, self.tiles, self.args, self.steps, self.k_block = k, tiles, args, steps, args.k_block
+        self.row_tiles, self.k_blocks = ceil_div(args.m, HALF), ceil_div(steps, args.k_block)
+        scales = scales_of(args.b, ceil_div(args.n, PANEL), steps)
         self.accumulator = SliceAccumulator(
-            k, scratch.as_type(i32), scratch, lambda at, r: memory["a_scales"].load(at + r), scales
+            k, scratch.as_type(i32), scratch, lambda at, r: args.a.scales.load(at + r), scales
         )
         self.pace = k.const(HALF)  # rows that a step finishes, so that the steps of a macro-tile finish the one before
         for many, rows in ((1, 4), (2, 2), (4, 1)):
@@ -175,10 +194,10 @@ class _Product:
         """
         k, accumulator = self.k, self.accumulator
         many, number = k.min(self.k_block, self.steps - step), step // self.k_block
-        b = self.memory["b"].at((column * self.steps + step) * (SLICES * 2 * TILE))
-        a = self.memory["a"].at((tile * self.steps + step) * (SLICES * TILE))
-        rest = self.memory["a"].at((self.row_tiles * self.steps * SLICES + tile * self.steps + step) * TILE)
-        has_fourth, columns = self.memory["a_fourth"].load(tile * self.k_blocks + number).ne(0), b.at(side * TILE)
+        b = self.args.b.at((column * self.steps + step) * (SLICES * 2 * TILE))
+        a = self.args.a.memory.at((tile * self.steps + step) * (SLICES * TILE))
+        rest = self.args.a.memory.at((self.row_tiles * self.steps * SLICES + tile * self.steps + step) * TILE)
+        has_fourth, columns = self.args.a.fourth.load(tile * self.k_blocks + number).ne(0), b.at(side * TILE)
         pace = rows_per_step(k, many)
         for level, products in ROUNDS:
             with level_sums(self.tiles, accumulator.levels, level):
@@ -204,6 +223,6 @@ class _SlicedFallback(F32Fallback):
     k_block: Val
 
     def _column(self, left: Val, half: int, j: Val) -> Val:
-        b = self.at["b"]
+        b = self.at.b
         scales = scales_of(b, ceil_div(self.n, PANEL), self.steps)
         return load_column(self.k, b, scales, self.steps, self.k_block, left, half, j)

@@ -16,17 +16,8 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage
-from sardonyx.providers.cpu.kernels.common.matrices import (
-    Matrix,
-    Problem,
-    batch_args,
-    batch_count,
-    batch_indices,
-    batch_params,
-    matrix_at,
-    matrix_params,
-    number,
-)
+from sardonyx.providers.cpu.kernels.common.matrices import BatchArgs, Matrix, MatrixArgs, Problem
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, Spec, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -52,22 +43,21 @@ def unit_axis(matrix: Matrix) -> str:
 
 
 def _pack_params(source: DType, target: DType, unit: str, nr: int, axes: int) -> Params:
-    numbers = {**batch_params(axes), "rows": i64, "columns": i64}
-    return {**matrix_params("x", source, axes), "y": (target,), **numbers}
+    x, batch = MatrixArgs.declared(source, axes), BatchArgs.declared(axes)
+    return {"x": x, "y": (target,), "batch": batch, "rows": i64, "columns": i64}
 
 
 @kernel(_pack_params)
 def pack_panels(
-    k: Kernel, y: Buf, rows: Val, columns: Val,
-    *, source: DType, target: DType, unit: str, nr: int, axes: int, **memory: Any,
+    k: Kernel, x: MatrixArgs[Buf, Val], y: Buf, batch: BatchArgs[Buf, Val], rows: Val, columns: Val,
+    *, source: DType, target: DType, unit: str, nr: int, axes: int,
 ) -> None:  # fmt: skip
     """y[batch][columns / nr][rows][nr] = x[batch][rows][columns]."""
     panels = (columns + (nr - 1)) // nr
-    with k.share(batch_count(k, memory, axes) * panels) as at:
+    with k.share(batch.count(k) * panels) as at:
         column = at % panels * nr
-        x = matrix_at(memory, "x", batch_indices(k, memory, at // panels, axes))
-        x_row, x_col = number(memory, "x_row"), number(memory, "x_col")
-        block = _Block(k, x.at(column * x_col), x_row, x_col, y.at(at * rows * nr), k.const(nr), unit)
+        matrix = x.at(batch.indices(at // panels))
+        block = _Block(k, matrix.at(column * x.col), x.row, x.col, y.at(at * rows * nr), k.const(nr), unit)
         existing = k.min(columns - column, nr)
         with k.either(existing.eq(nr)) as (yes, no):
             with yes:
@@ -84,16 +74,16 @@ def _copy_params(source: DType, target: DType, unit: str, axes: int) -> Params:
 
 @kernel(_copy_params)
 def pack_rows(
-    k: Kernel, y: Buf, rows: Val, columns: Val, *, source: DType, target: DType, unit: str, axes: int, **memory: Any
-) -> None:
+    k: Kernel, x: MatrixArgs[Buf, Val], y: Buf, batch: BatchArgs[Buf, Val], rows: Val, columns: Val,
+    *, source: DType, target: DType, unit: str, axes: int,
+) -> None:  # fmt: skip
     """y[batch][rows][columns] = x[batch][rows][columns]."""
     blocks = (rows + (ROW_BLOCK - 1)) // ROW_BLOCK
-    with k.share(batch_count(k, memory, axes) * blocks) as at:
+    with k.share(batch.count(k) * blocks) as at:
         index, row = at // blocks, at % blocks * ROW_BLOCK
-        x = matrix_at(memory, "x", batch_indices(k, memory, index, axes))
-        x_row, x_col = number(memory, "x_row"), number(memory, "x_col")
+        matrix = x.at(batch.indices(index))
         to = y.at((index * rows + row) * columns)
-        _Block(k, x.at(row * x_row), x_row, x_col, to, columns, unit).copy(k.min(rows - row, ROW_BLOCK), columns)
+        _Block(k, matrix.at(row * x.row), x.row, x.col, to, columns, unit).copy(k.min(rows - row, ROW_BLOCK), columns)
 
 
 class _Block:
@@ -174,7 +164,7 @@ def packed_b_by(
     tensor = p.weight
     if tensor is None:
         to = Storage("temporary", target, elements)
-        args = {**source.args("x"), "y": Ref(to), **batch_args(shared), "rows": p.k, "columns": p.n}
+        args = flat(x=source.operand, y=Ref(to), batch=BatchArgs(tuple(shared)), rows=p.k, columns=p.n)
         nbytes = expressible(dims.mul(elements, (b.dtype.bits + target.bits) // 8))
         step = Step(
             spec, args, frozenset("y"), p.nodes, nbytes=nbytes, variant="B packed: not a constant of fixed sizes"
@@ -190,7 +180,8 @@ def packed_b_by(
         numpy_panels(x, out.reshape(*outer, -(-columns // nr), rows, nr))
         return out
 
-    numbers = {**source.strides("x"), **batch_args(shared), "rows": p.k, "columns": p.n}
+    given = flat(x=source.operand, batch=BatchArgs(tuple(shared)), rows=p.k, columns=p.n)
+    numbers = {name: number for name, number in given.items() if not isinstance(number, Ref)}
     packing = Packing(tensor, int(b.offset), spec, isa, numbers, int(elements), target)
     if spec.definition is pack_panels and target.nbytes(int(elements)) <= NUMPY_NBYTES and b.dtype is target:
         made = Packed("constant", target, elements, b.storage.value, key=packing.key, make=by_numpy)
@@ -218,7 +209,7 @@ def packed_a(p: Problem, target: DType) -> tuple[list[Step], Matrix]:
     elements = expressible(dims.product((matrix, *p.batch)))
     to = Storage("temporary", target, elements)
     spec = pack_rows(source=a.dtype, target=target, unit=unit_axis(a), axes=len(p.batch))
-    args = {**a.args("x"), "y": Ref(to), **batch_args(p.batch), "rows": p.m, "columns": p.k}
+    args = flat(x=a.operand, y=Ref(to), batch=BatchArgs(p.batch), rows=p.m, columns=p.k)
     nbytes = expressible(dims.mul(elements, (a.dtype.bits + target.bits) // 8))
     why = "not neighbours along k" if a.column != 1 else f"{a.dtype} to {target}"
     step = Step(spec, args, frozenset("y"), p.nodes, nbytes=nbytes, variant=f"A copied: {why}")

@@ -11,14 +11,21 @@ which the f32 fallback of the consumer restores it. One term is the number round
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage, View
-from sardonyx.providers.cpu.kernels.common.epilogue import PACKED, Access, BoundEpilogue, Epilogue
+from sardonyx.providers.cpu.kernels.common.epilogue import (
+    PACKED,
+    Access,
+    BoundEpilogue,
+    Epilogue,
+    EpilogueArgs,
+    FlaggedArgs,
+)
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix
 from sardonyx.providers.cpu.kernels.conv.packed_image import HIGH_HALF, NAN, decode_terms, encode_terms
 from sardonyx.providers.cpu.kernels.split.bf16 import (
@@ -59,8 +66,11 @@ class Panels(Matrix):
         size, steps = step_elements(packed.terms), tiled.flags_panel
         return Panels(tiled.tiles, 0, (), expressible(dims.mul(steps, size)), size, tiled.flags, steps)
 
-    def args(self, name: str) -> dict[str, Ref | Known | float]:
-        return {**super().args(name), f"{name}_flags": Ref(self.flags), f"{name}_flags_panel": self.flags_panel}
+    @property
+    def operand(self) -> FlaggedArgs[Ref, Known]:
+        return FlaggedArgs(
+            Ref(self.storage, self.offset), self.row, self.column, self.batch, Ref(self.flags), self.flags_panel
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +85,9 @@ class TileEpilogue(BoundEpilogue):
     """The epilogue of micro-tiles of 32 rows and columns."""
 
     def __init__(
-        self, k: Kernel, epilogue: Epilogue, memory: Mapping[str, Buf | Val], n: Val, batch: Sequence[Val], terms: int
+        self, k: Kernel, epilogue: Epilogue, operands: EpilogueArgs[Buf, Val], n: Val, batch: Sequence[Val], terms: int
     ) -> None:
-        super().__init__(k, epilogue, memory, n, batch)
+        super().__init__(k, epilogue, operands, n, batch)
         self.terms = terms
 
     def begin(self, panel: Val, step: Val) -> None:
@@ -114,13 +124,15 @@ class TileEpilogue(BoundEpilogue):
         self.micro_tile(scratch.at(slot + half * HALF * PANEL), top, self.k.min(m - top, HALF), column * PANEL)
 
     def _place(self, name: str, row: Val, column: Val) -> Buf:
-        at = place_of(row, self._number(name, "row")) + column // STEP * self._number(name, "col") + column % STEP
+        y = self._operands[name]
+        at = place_of(row, y.row) + column // STEP * y.col + column % STEP
         return self._at[name].at(at)
 
     def _flag(self, name: str, panel: Val, step: Val) -> Buf:
-        flags = self._memory[f"{name}_flags"]
-        assert isinstance(flags, Buf)
-        return flags.at(panel * self._number(name, "flags_panel") + step)
+        y = self._operands[name]
+        assert isinstance(y, FlaggedArgs)
+        flags: Buf = y.flags
+        return flags.at(panel * y.flags_panel + step)
 
     def _store(self, name: str, y: Access, row: Operand, t: Tile, value: Val) -> None:
         if y.columns != PACKED:

@@ -22,19 +22,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
-from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import (
-    batch_count,
-    batch_indices,
-    batch_params,
-    matrix_at,
-    matrix_params,
-    number,
-)
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, EpilogueArgs
+from sardonyx.providers.cpu.kernels.common.matrices import BatchArgs, MatrixArgs, PanelsArgs
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Val, Var, i64
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES, Isa
@@ -165,48 +157,48 @@ def scratch_nbytes(shape: MicroTileShape, isa: Isa, dtype: DType, b_dtype: DType
 def _params(dtype: DType, b_dtype: DType, epilogue: Epilogue, shape: MicroTileShape) -> Params:
     axes = epilogue.batch_axes
     return {
-        **matrix_params("a", dtype, axes), "b": (b_dtype,), **{f"b_batch{i}": i64 for i in range(axes)},
-        **batch_params(axes), "m": i64, "n": i64, "depth": i64, "row_block_nbytes": i64, **epilogue.params,
+        "a": MatrixArgs.declared(dtype, axes), "b": PanelsArgs.declared(b_dtype, axes),
+        "batch": BatchArgs.declared(axes), **dict.fromkeys(("m", "n", "depth", "row_block_nbytes"), i64),
+        "operands": epilogue.declared,
     }  # fmt: skip
 
 
 @kernel(_params)
 def gemm(
-    k: Kernel, m: Val, n: Val, depth: Val, row_block_nbytes: Val,
-    *, dtype: DType, b_dtype: DType, epilogue: Epilogue, shape: MicroTileShape, **memory: Any,
+    k: Kernel, a: MatrixArgs[Buf, Val], b: PanelsArgs[Buf, Val], batch: BatchArgs[Buf, Val],
+    m: Val, n: Val, depth: Val, row_block_nbytes: Val, operands: EpilogueArgs[Buf, Val],
+    *, dtype: DType, b_dtype: DType, epilogue: Epilogue, shape: MicroTileShape,
 ) -> None:  # fmt: skip
     """The products of a batch. ``a`` has unit stride along k and the type of the sums."""
-    axes = epilogue.batch_axes
     nr = shape.vectors * lanes_of(k.lanes, dtype)
     panels = (n + (nr - 1)) // nr
     sums = k.scratch(dtype)
     wide = sums.at(shape.block * shape.rows * nr)
     row_nbytes = depth * (dtype.bits // 8)
-    batch_size, panel_nbytes = batch_count(k, memory, axes), depth * (nr * b_dtype.bits // 8)
+    batch_size, panel_nbytes = batch.count(k), depth * (nr * b_dtype.bits // 8)
     bands = RowBlocking(k, m, panels, batch_size, shape.rows, shape.block, row_nbytes, panel_nbytes, row_block_nbytes)
     with bands.share() as (index, panel, top, bottom):
-        batch = batch_indices(k, memory, index, axes)
-        a = matrix_at(memory, "a", batch)
-        b = matrix_at(memory, "b", batch).at(panel * nr * depth)
-        a_row = number(memory, "a_row")
-        pace, finish = prefetch_pace(k, bottom - top, nr), BoundEpilogue(k, epilogue, memory, n, batch)
+        place = batch.indices(index)
+        rows_of_a = a.at(place)
+        panel_of_b = b.at(place).at(panel * nr * depth)
+        pace, finish = prefetch_pace(k, bottom - top, nr), BoundEpilogue(k, epilogue, operands, n, place)
         with k.loop(0, k.max(depth, 1), KC) as start:
             length = k.min(depth - start, KC)
-            k_block, following = b.at(start * nr), b.at((start + length) * nr)
+            k_block, following = panel_of_b.at(start * nr), panel_of_b.at((start + length) * nr)
             if b_dtype is not dtype:
                 with k.when(m - top * shape.rows > shape.heights[-2]):
                     _widen(k, k_block, wide, length * nr)
             with k.loop(top, bottom) as tile:
                 row = tile * shape.rows
                 rows = k.min(m - row, shape.rows)
-                corner = a.at(row * a_row + start)
+                corner = rows_of_a.at(row * a.row + start)
                 if epilogue.prefetchable:
                     with k.when(start + KC >= depth), k.loop(row, row + rows) as line:
                         finish.prefetch(line, panel * nr, nr)
                 partial = sums.at((tile - top) * (shape.rows * nr))
                 for low, high in zip((0, *shape.heights), shape.heights, strict=False):
                     with k.when((rows > low) & (rows <= high)):
-                        given = [corner.at(a_row * k.min(rows - 1, r)) for r in range(high)]
+                        given = [corner.at(a.row * k.min(rows - 1, r)) for r in range(high)]
                         if high < shape.rows:
                             found = micro_kernel(k, given, k_block, length, dtype, shape)
                         else:

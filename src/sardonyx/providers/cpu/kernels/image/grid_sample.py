@@ -21,6 +21,7 @@ from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilog
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, number
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
@@ -62,7 +63,7 @@ def steps(group: GridSample, analysis: Analysis) -> list[Step]:
     args |= {f"s{a}": s for a, s in enumerate(x.strides[2:])}
     args |= {f"i{a}": Ref.of(v) for a, v in enumerate(group.indices)}
     args |= {f"w{a}": Ref.of(v) for a, v in enumerate(group.weights)}
-    args |= more
+    args |= flat(operands=more)
     flops = dims.known(dims.product((2 * config.count, *box))) or 0
     nbytes = dims.known(dims.product((x.dtype.bits // 8, *box))) or 0
     spec = grid_sample(config=config, epilogue=epilogue)

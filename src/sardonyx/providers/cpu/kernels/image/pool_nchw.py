@@ -29,6 +29,7 @@ from sardonyx.providers.cpu.kernels.image.pool_nhwc import MAX, MEAN
 from sardonyx.providers.cpu.kernels.image.pool_rows import RegisterRows, is_narrow
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.math.reducers import extreme, lowest
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
@@ -115,7 +116,7 @@ def steps(group: Pool, analysis: Analysis) -> list[Step]:
     ).with_unrolled_rows(geometry, lanes)
     epilogue, more = geometry.epilogue(group)
     epilogue = epilogue.with_non_temporal_stores(group.outputs, analysis)
-    args = {**geometry.args(), "channels": group.box[1], **pool_nhwc.counted_padding(group), **more}
+    args = {**geometry.args(), "channels": group.box[1], **pool_nhwc.counted_padding(group), **flat(operands=more)}
     flops = expressible(dims.product((sum(geometry.taps.kernel), *group.box)))
     scratch = config.scratch_nbytes(lanes)
     spec = pool_nchw(config=config, x_dtype=group.x.dtype, epilogue=epilogue)

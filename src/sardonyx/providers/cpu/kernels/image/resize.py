@@ -35,6 +35,7 @@ from sardonyx.providers.cpu.kernels.image.resize_config import (
 )
 from sardonyx.providers.cpu.kernels.image.resize_row import Row
 from sardonyx.providers.cpu.kernels.image.resize_shuffle import ShuffleTable, may_shuffle, source_vectors_of
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
@@ -99,7 +100,7 @@ def steps(group: Resample, analysis: Analysis) -> list[Step]:
     if config.is_copy:
         epilogue = replace(epilogue, outputs=tuple(replace(y, dtype=config.x) for y in epilogue.outputs))
     epilogue = epilogue.with_non_temporal_stores(outputs, analysis)
-    args = {"x": Ref.of(x), **more, **_args(layout, box)}
+    args = {"x": Ref.of(x), **flat(operands=more), **_args(layout, box)}
     scratch = _scratch_nbytes(layout, config, box, lanes)
     axes = [Axis(d, tuple(v.strides[i] for v in rest)) for i, d in enumerate(box)]
     read = expressible(dims.mul(dims.product(x.shape), x.dtype.bits // 8))

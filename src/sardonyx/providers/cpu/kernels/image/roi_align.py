@@ -17,6 +17,7 @@ from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilog
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, number
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.kernels.math.reducers import extreme, lowest
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.context import Code
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.polling import is_stopped
@@ -63,7 +64,7 @@ def steps(group: RoiAlign, analysis: Analysis) -> list[Step]:
     args |= {"images": x.shape[0], "size_y": x.shape[2], "size_x": x.shape[3]}
     args |= {"count": count, "channels": channels, "height": height, "width": width}
     args |= {"roi": rois.strides[0], "corner": rois.strides[1], "batch": batches.strides[0]}
-    args |= more
+    args |= flat(operands=more)
     flops = dims.known(dims.product((8 * max(group.sampling_ratio, 1) ** 2, *group.box))) or 0
     return [Step(roi_align(config=config, epilogue=epilogue), args, epilogue.writes, group.nodes, flops=flops)]
 

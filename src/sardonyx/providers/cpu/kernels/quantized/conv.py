@@ -34,6 +34,7 @@ from sardonyx.providers.cpu.kernels.quantized.gemm import Int8MicroTile, store_s
 from sardonyx.providers.cpu.kernels.quantized.gemm_amx import MICRO_TILE, PANEL, MicroTile, first_row
 from sardonyx.providers.cpu.kernels.quantized.pack import QUAD, QuadPacker, depth_of, interleaved_quads, padded_a
 from sardonyx.providers.cpu.language.amx import ROWS, Tiles
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bool_, i8, i32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -105,7 +106,7 @@ def steps(group: IntegerConvolution, analysis: Analysis) -> list[Step]:
     args = {
         **geometry.args(), "w": Ref(w.storage, w.offset), "w_sums": w_sums, "zero": Ref.of(group.zero),
         "groups": group.groups, "channels": channels, "filters": filters, "depth": padded, "block_nbytes": block_nbytes,
-        **more,
+        **flat(operands=more),
     }  # fmt: skip
     panels = dims.mul(padded, PANELS * nr + QUAD)
     scratch = dims.total((_Scratch.fixed_nbytes(config, isa), block_nbytes, panels))

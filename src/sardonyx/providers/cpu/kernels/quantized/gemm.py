@@ -10,44 +10,55 @@ start with the compensation, from the column sums in front of each panel.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
-from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import (
-    Problem,
-    batch_args,
-    batch_count,
-    batch_indices,
-    batch_params,
-    matrix_at,
-    matrix_params,
-    number,
-)
+from sardonyx.ir.dims import Known
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, EpilogueArgs, operands_of
+from sardonyx.providers.cpu.kernels.common.matrices import BatchArgs, MatrixArgs, PanelsArgs, Problem
 from sardonyx.providers.cpu.kernels.gemm.vector import MicroTileShape, RowBlocking
 from sardonyx.providers.cpu.kernels.quantized.byte_dot import dot, flip_signs, partner_dtype, zero_offset
 from sardonyx.providers.cpu.kernels.quantized.pack import QUAD, depth_of, packed_b, padded_a
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, Var, i8, i32, i64
 from sardonyx.providers.cpu.program.analysis import Analysis
-from sardonyx.providers.cpu.program.steps import Step
+from sardonyx.providers.cpu.program.steps import Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
 
-def int8_params(a_dtype: DType, axes: int) -> Params:
-    """Parameters of A, of the packed B, and of the sizes of a product."""
-    panels = {"b": (i8,), **{f"b_batch{i}": i64 for i in range(axes)}}
-    return {**matrix_params("a", a_dtype, axes), **panels, **batch_params(axes), "m": i64, "n": i64, "depth": i64}
+@dataclass(frozen=True)
+class Int8GemmArgs(Arguments[M, N]):
+    """The parameters of an int8 matrix product."""
+
+    is_inline: ClassVar[bool] = True
+    a: MatrixArgs[M, N]
+    b: PanelsArgs[M, N]
+    batch: BatchArgs[M, N]
+    m: N
+    n: N
+    depth: N
+    row_block_nbytes: N
+    """Bytes of A that a row block takes."""
+    epilogue: EpilogueArgs[M, N]
+
+    @staticmethod
+    def declared(a_dtype: DType, epilogue: Epilogue) -> Int8GemmArgs[Memory, DType]:
+        axes = epilogue.batch_axes
+        a, b, batch = MatrixArgs.declared(a_dtype, axes), PanelsArgs.declared(i8, axes), BatchArgs.declared(axes)
+        return Int8GemmArgs(a, b, batch, i64, i64, i64, i64, epilogue.declared)
 
 
-def int8_args(p: Problem, analysis: Analysis, nr: int) -> tuple[list[Step], dict[str, Any]]:
-    """The arguments of ``int8_params``, and the steps that pack the operands."""
-    before_a, a = padded_a(p, analysis.isa)
-    before_b, b = packed_b(p, nr, analysis.isa)
-    panels = {name: value for name, value in b.args("b").items() if name not in ("b_row", "b_col")}
-    sizes = {"m": p.m, "n": p.n, "depth": depth_of(p.k, analysis.isa)}
-    return [*before_a, *before_b], {**a.args("a"), **panels, **batch_args(p.batch), **sizes}
+def int8_args(p: Problem, analysis: Analysis, nr: int) -> tuple[list[Step], Int8GemmArgs[Ref, Known]]:
+    """The arguments of a product, and the steps that pack the operands."""
+    isa = analysis.isa
+    before_a, a = padded_a(p, isa)
+    before_b, b = packed_b(p, nr, isa)
+    sizes = p.m, p.n, depth_of(p.k, isa), isa.l2_nbytes // 2
+    epilogue = operands_of(p.extra, p.outputs)
+    return [*before_a, *before_b], Int8GemmArgs(a.operand, b.panels, BatchArgs(p.batch), *sizes, epilogue)
 
 
 def supports(p: Problem, analysis: Analysis) -> Refusal | None:
@@ -60,33 +71,33 @@ def steps(p: Problem, analysis: Analysis) -> list[Step]:
     nr = shape.columns(isa, i32)
     before, args = int8_args(p, analysis, nr)
     spec = gemm_int8(a_dtype=p.a.dtype, epilogue=epilogue, shape=shape)
-    args |= {"row_block_nbytes": isa.l2_nbytes // 2, **epilogue.args(p)}
     nbytes = dims.known(dims.mul(p.n, p.k)) or 0
     variant = f"micro-tile of {shape.rows} rows x {shape.vectors} vectors, int8"
     scratch = shape.rows * nr * 4
-    return [*before, Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, nbytes, variant)]
+    return [*before, Step(spec, flat(args=args), epilogue.writes, p.nodes, scratch, p.flops, nbytes, variant)]
 
 
 def _params(a_dtype: DType, epilogue: Epilogue, shape: MicroTileShape) -> Params:
-    return {**int8_params(a_dtype, epilogue.batch_axes), "row_block_nbytes": i64, **epilogue.params}
+    return {"args": Int8GemmArgs.declared(a_dtype, epilogue)}
 
 
 @kernel(_params)
 def gemm_int8(
-    k: Kernel, m: Val, n: Val, depth: Val, row_block_nbytes: Val,
-    *, a_dtype: DType, epilogue: Epilogue, shape: MicroTileShape, **memory: Any,
-) -> None:  # fmt: skip
+    k: Kernel, args: Int8GemmArgs[Buf, Val], *, a_dtype: DType, epilogue: Epilogue, shape: MicroTileShape
+) -> None:
     """A batch of products. Rows of ``a`` are contiguous and have ``depth`` elements."""
-    axes, nr = epilogue.batch_axes, shape.vectors * k.lanes
+    m, n, depth, nr = args.m, args.n, args.depth, shape.vectors * k.lanes
     panels = (n + (nr - 1)) // nr
     sums = k.scratch(i32)
-    batch_size = batch_count(k, memory, axes)
-    grid = RowBlocking(k, m, panels, batch_size, shape.rows, shape.block, depth, (depth + QUAD) * nr, row_block_nbytes)
+    batch_size = args.batch.count(k)
+    grid = RowBlocking(
+        k, m, panels, batch_size, shape.rows, shape.block, depth, (depth + QUAD) * nr, args.row_block_nbytes
+    )
     with grid.share() as (index, panel, *tiles):
-        batch = batch_indices(k, memory, index, axes)
-        a, a_row = matrix_at(memory, "a", batch), number(memory, "a_row")
-        b = matrix_at(memory, "b", batch).at(panel * (depth + QUAD) * nr)
-        finish = BoundEpilogue(k, epilogue, memory, n, batch)
+        batch = args.batch.indices(index)
+        a, a_row = args.a.at(batch), args.a.row
+        b = args.b.at(batch).at(panel * (depth + QUAD) * nr)
+        finish = BoundEpilogue(k, epilogue, args.epilogue, n, batch)
         columns = k.min(n - panel * nr, nr)
         with k.loop(*tiles) as tile:
             row = tile * shape.rows

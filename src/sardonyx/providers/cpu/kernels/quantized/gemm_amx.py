@@ -11,18 +11,17 @@ block. A comes from L2, and sums are kept in scratch memory between K-blocks.
 
 from __future__ import annotations
 
-from typing import Any
-
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import Problem, batch_count, batch_indices, matrix_at, number
+from sardonyx.providers.cpu.kernels.common.matrices import Problem
 from sardonyx.providers.cpu.kernels.gemm.vector import RowBlocking
-from sardonyx.providers.cpu.kernels.quantized.gemm import int8_args, int8_params
+from sardonyx.providers.cpu.kernels.quantized.gemm import Int8GemmArgs, int8_args
 from sardonyx.providers.cpu.kernels.quantized.pack import QUAD
 from sardonyx.providers.cpu.language.amx import LANES, ROW_NBYTES, ROWS, Tiles
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.language.values import Buf, Val, i8, i32, i64
+from sardonyx.providers.cpu.language.values import Buf, Val, i8, i32
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.steps import Step
 from sardonyx.providers.cpu.program.variants import Refusal
@@ -44,35 +43,35 @@ def supports(p: Problem, analysis: Analysis) -> Refusal | None:
 
 
 def steps(p: Problem, analysis: Analysis) -> list[Step]:
-    isa, epilogue = analysis.isa, Epilogue.of(p)
+    epilogue = Epilogue.of(p)
     before, args = int8_args(p, analysis, PANEL)
     spec = gemm_int8_amx(a_dtype=p.a.dtype, epilogue=epilogue)
-    args |= {"row_block_nbytes": isa.l2_nbytes // 2, **epilogue.args(p)}
     nbytes = dims.known(dims.mul(p.n, p.k)) or 0
     scratch = BLOCK * MICRO_TILE * 4
-    return [*before, Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, nbytes, "2 x 2 AMX tiles, int8")]
+    return [
+        *before,
+        Step(spec, flat(args=args), epilogue.writes, p.nodes, scratch, p.flops, nbytes, "2 x 2 AMX tiles, int8"),
+    ]
 
 
 def _params(a_dtype: DType, epilogue: Epilogue) -> Params:
-    return {**int8_params(a_dtype, epilogue.batch_axes), "row_block_nbytes": i64, **epilogue.params}
+    return {"args": Int8GemmArgs.declared(a_dtype, epilogue)}
 
 
 @kernel(_params)
-def gemm_int8_amx(
-    k: Kernel, m: Val, n: Val, depth: Val, row_block_nbytes: Val, *, a_dtype: DType, epilogue: Epilogue, **memory: Any
-) -> None:
+def gemm_int8_amx(k: Kernel, args: Int8GemmArgs[Buf, Val], *, a_dtype: DType, epilogue: Epilogue) -> None:
     """A batch of products. Rows of ``a`` are contiguous and have ``depth`` elements, a multiple of 64."""
+    m, n, depth = args.m, args.n, args.depth
     tiles, is_short = Tiles(k), m <= ROWS
     tiles.configure(k.select(is_short, k.max(m, 1), ROWS), short=MicroTile.SHORT)
-    axes = epilogue.batch_axes
     panels = (n + (PANEL - 1)) // PANEL
     sums = k.scratch(i32)
-    batch_size = batch_count(k, memory, axes)
-    grid = RowBlocking(k, m, panels, batch_size, PANEL, BLOCK, depth, (depth + QUAD) * PANEL, row_block_nbytes)
+    batch_size = args.batch.count(k)
+    grid = RowBlocking(k, m, panels, batch_size, PANEL, BLOCK, depth, (depth + QUAD) * PANEL, args.row_block_nbytes)
     with grid.share() as (index, panel, top, bottom):
-        batch = batch_indices(k, memory, index, axes)
-        a, a_row = matrix_at(memory, "a", batch), number(memory, "a_row")
-        b = matrix_at(memory, "b", batch).at((panel * (depth + QUAD) + QUAD) * PANEL)
+        batch = args.batch.indices(index)
+        a, a_row = args.a.at(batch), args.a.row
+        b = args.b.at(batch).at((panel * (depth + QUAD) + QUAD) * PANEL)
         with k.loop(0, k.max(depth, 1), KC) as start:
             length = k.min(depth - start, KC)
             with k.loop(top, bottom) as at:
@@ -82,7 +81,7 @@ def gemm_int8_amx(
                     for branch, count in ((short, 1), (whole, 2)):
                         with branch:
                             micro_tile.add(rows[:count], a_row, b.at(start * PANEL), length)
-        finish, columns = BoundEpilogue(k, epilogue, memory, n, batch), k.min(n - panel * PANEL, PANEL)
+        finish, columns = BoundEpilogue(k, epilogue, args.epilogue, n, batch), k.min(n - panel * PANEL, PANEL)
         with k.loop(top * PANEL, k.min(m, bottom * PANEL), ROWS) as row:
             found = sums.at((row - top * PANEL + row - first_row(k, row, m)) * PANEL)
             finish.tile(found, PANEL, row, k.min(m - row, ROWS), panel * PANEL, columns, width=PANEL, at_once=True)

@@ -9,25 +9,15 @@ is a multiple of 64. A is not packed if its rows are contiguous and as long as t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage
-from sardonyx.providers.cpu.kernels.common.matrices import (
-    Matrix,
-    Problem,
-    batch_args,
-    batch_count,
-    batch_indices,
-    batch_params,
-    matrix_at,
-    matrix_params,
-    number,
-)
+from sardonyx.providers.cpu.kernels.common.matrices import BatchArgs, Matrix, MatrixArgs, Problem
 from sardonyx.providers.cpu.kernels.gemm.pack import COLUMNS, ROW_BLOCK, ROWS, packed_b_by, unit_axis
 from sardonyx.providers.cpu.kernels.quantized.byte_dot import dot, partner_dtype
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, Spec, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i8, i32, i64, u8
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -59,22 +49,23 @@ def panel_nbytes(depth: Known, nr: int) -> Known:
 
 
 def _quads_params(unit: str, nr: int, axes: int, step: int) -> Params:
-    return {**matrix_params("x", i8, axes), "y": (i8,), **batch_params(axes), "rows": i64, "columns": i64}
+    x, batch = MatrixArgs.declared(i8, axes), BatchArgs.declared(axes)
+    return {"x": x, "y": (i8,), "batch": batch, "rows": i64, "columns": i64}
 
 
 @kernel(_quads_params)
 def pack_int8_panels(
-    k: Kernel, y: Buf, rows: Val, columns: Val, *, unit: str, nr: int, axes: int, step: int, **memory: Any
-) -> None:
+    k: Kernel, x: MatrixArgs[Buf, Val], y: Buf, batch: BatchArgs[Buf, Val], rows: Val, columns: Val,
+    *, unit: str, nr: int, axes: int, step: int,
+) -> None:  # fmt: skip
     """y[batch][columns / nr][1 + depth / 4][nr][4] from x[batch][rows][columns]."""
     panels = (columns + (nr - 1)) // nr
     quads = (rows + (step - 1)) // step * (step // QUAD)
-    with k.share(batch_count(k, memory, axes) * panels) as at:
+    with k.share(batch.count(k) * panels) as at:
         column = at % panels * nr
-        x = matrix_at(memory, "x", batch_indices(k, memory, at // panels, axes))
-        x_row, x_col = number(memory, "x_row"), number(memory, "x_col")
+        matrix = x.at(batch.indices(at // panels))
         panel = y.at(at * (quads + 1) * (nr * QUAD))
-        source = QuadPacker(k, x.at(column * x_col), x_row, x_col, rows, k.min(columns - column, nr), nr)
+        source = QuadPacker(k, matrix.at(column * x.col), x.row, x.col, rows, k.min(columns - column, nr), nr)
         source.fill(panel.at(nr * QUAD), quads, unit)
         sum_columns(k, panel, quads, nr, i8)
 
@@ -149,27 +140,28 @@ def packed_b(p: Problem, nr: int, isa: Isa) -> tuple[list[Step], Matrix]:
 
 def _rows_params(unit: str, axes: int, dtype: DType) -> Params:
     numbers = dict.fromkeys(("rows", "columns", "depth"), i64)
-    return {**matrix_params("x", dtype, axes), "y": (dtype,), **batch_params(axes), **numbers}
+    x, batch = MatrixArgs.declared(dtype, axes), BatchArgs.declared(axes)
+    return {"x": x, "y": (dtype,), "batch": batch, **numbers}
 
 
 @kernel(_rows_params)
 def pad_int8_rows(
-    k: Kernel, y: Buf, rows: Val, columns: Val, depth: Val, *, unit: str, axes: int, dtype: DType, **memory: Any
-) -> None:
+    k: Kernel, x: MatrixArgs[Buf, Val], y: Buf, batch: BatchArgs[Buf, Val], rows: Val, columns: Val, depth: Val,
+    *, unit: str, axes: int, dtype: DType,
+) -> None:  # fmt: skip
     """y[batch][rows][depth] = x[batch][rows][columns], zero beyond the columns."""
     row_blocks = (rows + (ROW_BLOCK - 1)) // ROW_BLOCK
-    with k.share(batch_count(k, memory, axes) * row_blocks) as at:
+    with k.share(batch.count(k) * row_blocks) as at:
         index, row = at // row_blocks, at % row_blocks * ROW_BLOCK
-        x = matrix_at(memory, "x", batch_indices(k, memory, index, axes))
-        x_row, x_col = number(memory, "x_row"), number(memory, "x_col")
+        matrix = x.at(batch.indices(index))
         with k.loop(row, k.min(rows, row + ROW_BLOCK)) as r:
-            to, source = y.at((index * rows + r) * depth), x.at(r * x_row)
+            to, source = y.at((index * rows + r) * depth), matrix.at(r * x.row)
             if unit == COLUMNS:
                 for t in k.tiles(columns, k.lanes * QUAD):
                     to.store(t, source.load(t))
             else:
                 with k.loop(0, columns) as c:
-                    to.store(c, source.load(c * x_col))
+                    to.store(c, source.load(c * x.col))
             with k.loop(columns, depth) as c:
                 to.store(c, 0)
 
@@ -184,7 +176,7 @@ def padded_a(p: Problem, isa: Isa) -> tuple[list[Step], Matrix]:
     elements = expressible(dims.product((matrix, *p.batch)))
     to = Storage("temporary", a.dtype, elements)
     spec = pad_int8_rows(unit=unit_axis(a), axes=len(p.batch), dtype=a.dtype)
-    args = {**a.args("x"), "y": Ref(to), **batch_args(p.batch), "rows": p.m, "columns": p.k, "depth": depth}
+    args = flat(x=a.operand, y=Ref(to), batch=BatchArgs(p.batch), rows=p.m, columns=p.k, depth=depth)
     why = "rows are not contiguous" if a.column != 1 else f"k is not a multiple of {step_of(isa)}"
     nbytes = expressible(dims.mul(elements, 2))
     step = Step(spec, args, frozenset("y"), p.nodes, nbytes=nbytes, variant=f"A copied: {why}")

@@ -18,7 +18,7 @@ is not packed at all: ``Unrepresentable`` is raised and another kernel is chosen
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,16 +27,9 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Expression, Storage, View
-from sardonyx.providers.cpu.kernels.common.matrices import (
-    Matrix,
-    Problem,
-    batch_count,
-    batch_indices,
-    batch_params,
-    matrix_at,
-    number,
-)
+from sardonyx.providers.cpu.kernels.common.matrices import BatchArgs, Matrix, Problem, moved
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat, named
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, Var, bf16, f32, i32, i64, u16, u32
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -83,26 +76,41 @@ def k_block_steps(steps: int, most: int) -> int:
 # -- the kernel
 
 
+@dataclass(frozen=True)
+class LineStrides(Arguments[M, N]):
+    """Strides of the source: between lines, along k and of the batch axes."""
+
+    line: N = field(metadata=named("x_line"))
+    k: N = field(metadata=named("x_k"))
+    batch: tuple[N, ...] = field(metadata=named("x_batch"))
+
+    @staticmethod
+    def declared(axes: int) -> LineStrides[Memory, DType]:
+        return LineStrides(i64, i64, (i64,) * axes)
+
+
 def _params(source: DType, terms: int, layout: str, is_direct: bool, axes: int) -> Params:
-    numbers = ("x_line", "x_k", *(f"x_batch{i}" for i in range(axes)), "lines", "depth")
-    return {"x": (source,), "y": (bf16,), "flags": (i32,), **dict.fromkeys(numbers, i64), **batch_params(axes)}
+    return {
+        "x": (source,), "y": (bf16,), "flags": (i32,), "strides": LineStrides.declared(axes),
+        "lines": i64, "depth": i64, "batch": BatchArgs.declared(axes),
+    }  # fmt: skip
 
 
 @kernel(_params)
 def split_bf16(
-    k: Kernel, y: Buf, flags: Buf, lines: Val, depth: Val,
-    *, source: DType, terms: int, layout: str, is_direct: bool, axes: int, **memory: Any,
+    k: Kernel, x: Buf, y: Buf, flags: Buf, strides: LineStrides[Buf, Val], lines: Val, depth: Val,
+    batch: BatchArgs[Buf, Val], *, source: DType, terms: int, layout: str, is_direct: bool, axes: int,
 ) -> None:  # fmt: skip
     """y = the tiles of x. ``is_direct``: its stride is 1 along k (rows) or across lines (pairs); else it is staged."""
     panels, steps = ceil_div(lines, PANEL), ceil_div(depth, STEP)
     chunks = ceil_div(steps, CHUNK)
-    with k.share(batch_count(k, memory, axes) * panels * chunks) as at:
+    with k.share(batch.count(k) * panels * chunks) as at:
         panel, chunk = at // chunks, at % chunks
-        x = matrix_at(memory, "x", batch_indices(k, memory, panel // panels, axes))
+        matrix = moved(x, batch.indices(panel // panels), strides.batch)
         line = panel % panels * PANEL
         worst = k.var(k.zeros(u32, HALF))
         with k.loop(chunk * CHUNK, k.min((chunk + 1) * CHUNK, steps)) as step, k.loop(0, 2) as half:
-            tile = _Tile(k, x, number(memory, "x_line"), number(memory, "x_k"), is_direct, worst)
+            tile = _Tile(k, matrix, strides.line, strides.k, is_direct, worst)
             tile.locate(line + half * HALF, lines, step * STEP, depth)
             to = y.at((panel * steps + step) * step_elements(terms) + half * TILE)
             (tile.rows if layout == ROWS else tile.pairs)(to, terms)
@@ -210,6 +218,44 @@ def load_column(k: Kernel, y: Buf, terms: int, i: Val) -> Val:
 
 
 @dataclass(frozen=True)
+class FlagsArgs(Arguments[M, N]):
+    """The parameters of the flags of an operand."""
+
+    memory: M = field(metadata=named("{}"))
+    panel: N
+    """Flags of a panel."""
+    count: N
+    """Of all panels."""
+    batch: tuple[N, ...]
+
+    @staticmethod
+    def declared(axes: int) -> FlagsArgs[Memory, DType]:
+        return FlagsArgs(Memory(i32), i64, i64, (i64,) * axes)
+
+    def at(self: FlagsArgs[Buf, Val], indices: Sequence[Val]) -> FlagsArgs[Buf, Val]:
+        """Those of one matrix of a batch."""
+        return replace(self, memory=moved(self.memory, indices, self.batch))
+
+
+@dataclass(frozen=True)
+class TiledArgs(Arguments[M, N]):
+    """The parameters of an operand in tiles, or in another layout of panels."""
+
+    memory: M = field(metadata=named("{}"))
+    batch: tuple[N, ...]
+    flags: FlagsArgs[M, N] | None
+
+    @staticmethod
+    def declared(axes: int, *, has_flags: bool, dtype: DType = bf16) -> TiledArgs[Memory, DType]:
+        return TiledArgs(Memory(dtype), (i64,) * axes, FlagsArgs.declared(axes) if has_flags else None)
+
+    def at(self: TiledArgs[Buf, Val], indices: Sequence[Val]) -> TiledArgs[Buf, Val]:
+        """One matrix of a batch."""
+        memory = moved(self.memory, indices, self.batch)
+        return replace(self, memory=memory, flags=None if self.flags is None else self.flags.at(indices))
+
+
+@dataclass(frozen=True)
 class TiledOperand:
     """An operand in tiles, with its flags (none for a constant) and the strides of both along the batch axes."""
 
@@ -220,14 +266,12 @@ class TiledOperand:
     flags_panel: Known = 0
     """Flags of a panel."""
 
-    def args(self, name: str) -> dict[str, Ref | Known | float]:
-        found: dict[str, Ref | Known | float] = {name: Ref(self.tiles)}
-        found.update((f"{name}_batch{i}", s) for i, s in enumerate(self.batch))
-        if self.flags is not None:
-            found[f"{name}_flags"] = Ref(self.flags)
-            found.update((f"{name}_flags_batch{i}", s) for i, s in enumerate(self.flags_batch))
-            found.update({f"{name}_flags_panel": self.flags_panel, f"{name}_flags_count": self.flags.elements})
-        return found
+    @property
+    def operand(self) -> TiledArgs[Ref, Known]:
+        if self.flags is None:
+            return TiledArgs(Ref(self.tiles), self.batch, None)
+        flags = FlagsArgs(Ref(self.flags), self.flags_panel, self.flags.elements, self.flags_batch)
+        return TiledArgs(Ref(self.tiles), self.batch, flags)
 
 
 @dataclass(frozen=True)
@@ -272,14 +316,6 @@ def with_packed_outputs(
             made.append(in_tiles(y, found))
             results.append(result)
     return tuple(made), replace(expression, results=tuple(results))
-
-
-def tiled_params(name: str, has_flags: bool, axes: int) -> Params:
-    """Declares an operand in tiles."""
-    flags = f"{name}_flags"
-    found: dict[str, Any] = {name: (bf16,), **{f"{name}_batch{i}": i64 for i in range(axes)}}
-    numbers = (f"{flags}_panel", f"{flags}_count", *(f"{flags}_batch{i}" for i in range(axes)))
-    return {**found, flags: (i32,), **dict.fromkeys(numbers, i64)} if has_flags else found
 
 
 def split_a(p: Problem, terms: int, analysis: Analysis) -> tuple[list[Step], TiledOperand]:
@@ -338,11 +374,9 @@ class _Source:
         )
 
     def _numbers(self) -> dict[str, Known]:
-        own = self._own
-        return {
-            "x_line": self.line_stride, "x_k": self.k_stride, "lines": self.lines, "depth": self.depth,
-            **{f"x_batch{i}": s for i, (_, s) in enumerate(own)}, **{f"batch{i}": d for i, (d, _) in enumerate(own)},
-        }  # fmt: skip
+        sizes, batch = ([pair[i] for pair in self._own] for i in range(2))
+        strides = LineStrides[Ref, Known](self.line_stride, self.k_stride, tuple(batch))
+        return flat(strides=strides, lines=self.lines, depth=self.depth, batch=BatchArgs(tuple(sizes)))
 
     def at_run_time(self, p: Problem, analysis: Analysis) -> tuple[list[Step], TiledOperand]:
         key = (self.storage.number, *(getattr(self, f) for f in list(self.__dataclass_fields__)[1:]))

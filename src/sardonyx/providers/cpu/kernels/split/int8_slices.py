@@ -21,7 +21,7 @@ even for four slices (``MAX_RATIO``) set a flag for their 16 rows and K-block; t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,7 @@ from sardonyx.lower.groups import Storage
 from sardonyx.providers.cpu.kernels.common.matrices import Problem
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, k_block_steps
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, Var, f32, i8, i32, i64, u8, u32
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -305,6 +306,20 @@ def load_column(k: Kernel, b: Buf, scales: Buf, steps: Val, k_block: Val, left: 
 
 
 @dataclass(frozen=True)
+class SlicesArgs(Arguments[M, N]):
+    """The parameters of a left operand in slices."""
+
+    memory: M = field(metadata=named("{}"))
+    scales: M
+    fourth: M
+    flags: M
+
+    @staticmethod
+    def declared() -> SlicesArgs[Memory, DType]:
+        return SlicesArgs(Memory(i8), Memory(f32), Memory(i32), Memory(i32))
+
+
+@dataclass(frozen=True)
 class SlicedRows:
     """A left operand in slices."""
 
@@ -314,10 +329,9 @@ class SlicedRows:
     flags: Storage
     k_blocks: int
 
-    def args(self) -> dict[str, Ref | Known | float]:
-        memory = {"a": self.tiles, "a_scales": self.scales, "a_fourth": self.fourth, "a_flags": self.flags}
-        flags: dict[str, Known] = {"a_flags_panel": 2 * self.k_blocks, "a_flags_count": self.flags.elements}
-        return {**{name: Ref(storage) for name, storage in memory.items()}, **flags}
+    @property
+    def operand(self) -> SlicesArgs[Ref, Known]:
+        return SlicesArgs(Ref(self.tiles), Ref(self.scales), Ref(self.fourth), Ref(self.flags))
 
 
 def sliced_rows(p: Problem, analysis: Analysis) -> tuple[list[Step], SlicedRows]:
