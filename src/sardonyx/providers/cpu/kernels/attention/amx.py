@@ -34,7 +34,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Attention, View
-from sardonyx.providers.cpu.kernels.attention.config import params, softmax_exp
+from sardonyx.providers.cpu.kernels.attention.config import AttentionArgs, MaskArgs, params, softmax_exp
 from sardonyx.providers.cpu.kernels.attention.operands import Operands
 from sardonyx.providers.cpu.kernels.gemm.amx import TERMS
 from sardonyx.providers.cpu.kernels.gemm.macro_tile import MICRO_TILE, MICRO_TILE_NBYTES
@@ -119,20 +119,19 @@ def _scratch_nbytes(terms: int, keys: Known, width: Known, value_width: Known) -
 
 @kernel(params)
 def attention_amx(
-    k: Kernel, batch: Val, heads: Val, shared: Val, rows: Val, keys: Val, past: Val, mask_: Buf | None = None,
-    *, dtypes: tuple[DType, ...], mask: str, mask_dtype: DType, causal: bool, softcap: float, terms: int,
-    packed_terms: int, has_unpacked: bool, **given: Any,
+    k: Kernel, args: AttentionArgs[Buf, Val], *, dtypes: tuple[DType, ...], mask: str, mask_dtype: DType, causal: bool,
+    softcap: float, terms: int, packed_terms: int, has_unpacked: bool,
 ) -> None:  # fmt: skip
     """``mask`` is its access class (``mask_class``).
 
     Results are stored packed in ``packed_terms`` bf16 terms unless that is 0, and unpacked if ``has_unpacked``.
     """
-    tiles = Tiles(k)
+    tiles, heads, rows, shared = Tiles(k), args.heads, args.rows, args.shared
     tiles.configure(count=TILES)
     blocks = ceil_div(rows, PANEL)
-    head = _Head(k, tiles, keys, terms, given)
+    head = _Head(k, tiles, args, terms)
     current = k.var(-1)
-    units = batch * heads * blocks
+    units = args.batch * heads * blocks
 
     def place(unit: Val) -> tuple[Val, Val, Val]:
         return unit // (heads * blocks), unit // blocks % heads, unit % blocks * PANEL
@@ -151,13 +150,12 @@ def attention_amx(
             ahead += block.prefetch_writes()
         if packed_terms:
             ahead += block.prefetch_packed(heads, rows, packed_terms)
-        offset = None if mask_ is None else mask_.at(b * given["mask_b"] + h * given["mask_h"])
-        masking = _MaskScores(block, mask, offset, given, causal, softcap)
-        visible = masking.visible(k.min(keys, first + PANEL + past) if causal else keys)
+        masking = _MaskScores(block, mask, args.mask, causal, softcap)
+        visible = masking.visible(k.min(args.keys, first + PANEL + args.past) if causal else args.keys)
         with k.loop(0, visible, KEYS) as start:
             count = k.min(visible - start, KEYS)
             block.scores(start, count)
-            masking.emit(start, count, past)
+            masking.emit(start, count, args.past)
             block.softmax(start, count, ahead)
             block.accumulate_values(start, count)
         if has_unpacked:
@@ -176,11 +174,11 @@ def _paired_words(k: Kernel, left: Val, right: Val, terms: int, magnitude: Var |
 class _Head:
     """The packed keys and values of a head, and the layout of a thread's scratch memory."""
 
-    def __init__(self, k: Kernel, tiles: Tiles, keys: Val, terms: int, given: dict[str, Any]) -> None:
-        self.k, self.tiles, self.keys, self.terms, self.given = k, tiles, keys, terms, given
+    def __init__(self, k: Kernel, tiles: Tiles, args: AttentionArgs[Buf, Val], terms: int) -> None:
+        self.k, self.tiles, self.keys, self.terms, self.args = k, tiles, args.keys, terms, args
         self.size = step_elements(terms)
-        self.width, self.value_width = given["width"], given["value_width"]
-        self.steps, self.panels, self.key_steps = (ceil_div(d, STEP) for d in (self.width, self.value_width, keys))
+        self.width, self.value_width = args.width, args.value_width
+        self.steps, self.panels, self.key_steps = (ceil_div(d, STEP) for d in (self.width, self.value_width, args.keys))
         self.magnitude = k.var(k.zeros(u32, HALF))
         at = k.scratch(i8)
 
@@ -205,12 +203,11 @@ class _Head:
 
     def operands(self, b: Val, head: Val) -> tuple[Buf, Buf]:
         """The keys and values of a head."""
-        n = self.given
-        return n["k_"].at(b * n["k_b"] + head * n["k_h"]), n["v"].at(b * n["v_b"] + head * n["v_h"])
+        n = self.args
+        return n.k_strides.at(n.k, b, head), n.v_strides.at(n.v, b, head)
 
     def rows_of(self, b: Val, h: Val, first: Val) -> Buf:
-        n = self.given
-        return n["q"].at(b * n["q_b"] + h * n["q_h"] + first * n["q_s"])  # type: ignore[no-any-return]
+        return self.args.q_strides.at(self.args.q, b, h, first)
 
     def split(self) -> None:
         self.magnitude.set(self.k.zeros(u32, HALF))
@@ -229,7 +226,7 @@ class _Head:
             masks = self.masks(self.width, step * STEP)
             with k.loop(0, HALF) as r:
                 key = k.min(panel * PANEL + half * HALF + r, self.keys - 1)
-                row = self.keys_at.at(key * self.given["k_s"] + step * STEP)
+                row = self.keys_at.at(key * self.args.k_strides.s + step * STEP)
                 left, right = (row.load(i * HALF, HALF, mask) for i, mask in enumerate(masks))
                 for i, words in enumerate(_paired_words(k, left, right, terms, self.magnitude)):
                     stage.store((i * HALF + r) * HALF, words)
@@ -248,7 +245,9 @@ class _Head:
             to = self.values_tiled.at((panel * self.key_steps + step) * self.size + half * TILE).as_type(u32)
             with k.loop(0, HALF) as pair:
                 keys = (k.min(step * STEP + pair + i * HALF, self.keys - 1) for i in range(2))
-                even, odd = (self.values_at.at(key * self.given["v_s"] + column).load(0, HALF, there) for key in keys)
+                even, odd = (
+                    self.values_at.at(key * self.args.v_strides.s + column).load(0, HALF, there) for key in keys
+                )
                 for term, words in enumerate(_paired_words(k, even, odd, self.terms, self.magnitude)):
                     to.store(pair * HALF + term * TILE, words)
 
@@ -274,16 +273,16 @@ class _Block:
     """Emits 32 query rows of a head, one block of keys after the other."""
 
     def __init__(self, head: _Head, b: Val, h: Val, first: Val, rows: Val) -> None:
-        self.head, k, n = head, head.k, head.given
+        self.head, k, n = head, head.k, head.args
         self.k, self.first, self.high = k, first, k.min(rows - first, PANEL)
         self.rows_at = head.rows_of(b, h, first)
         self.b, self.h = b, h
         magnitude = k.var(head.magnitude.get())
         words_at = head.q.as_type(u32)
         with k.loop(0, self.high) as r, k.loop(0, head.steps) as step:
-            row = self.rows_at.at(r * n["q_s"] + step * STEP)
+            row = self.rows_at.at(r * n.q_strides.s + step * STEP)
             masks = head.masks(head.width, step * STEP)
-            left, right = (row.load(i * HALF, HALF, mask) * n["scale"] for i, mask in enumerate(masks))
+            left, right = (row.load(i * HALF, HALF, mask) * n.scale for i, mask in enumerate(masks))
             for term, words in enumerate(_paired_words(k, left, right, head.terms, magnitude)):
                 words_at.store(step * (head.size // 2) + term * TILE + r * HALF, words)
         self.needs_fallback = ~is_representable(magnitude.get())
@@ -310,10 +309,13 @@ class _Block:
             b = head.keys_tiled.at((start // PANEL + panel) * head.steps * head.size)
             self._multiply(head.q, b, head.steps, head.scores.at(panel * PANEL), KEYS)
         with k.when(self.needs_fallback, likely=False), k.loop(0, self.high) as r, k.loop(0, count) as j:
-            row, key = self.rows_at.at(r * head.given["q_s"]), head.keys_at.at((start + j) * head.given["k_s"])
+            row, key = (
+                self.rows_at.at(r * head.args.q_strides.s),
+                head.keys_at.at((start + j) * head.args.k_strides.s),
+            )
             total = k.var(k.zeros(f32, HALF))
             for t in k.tiles(head.width, HALF):
-                total.set(k.fma(row.load(t) * head.given["scale"], key.load(t), total))
+                total.set(k.fma(row.load(t) * head.args.scale, key.load(t), total))
             head.scores.store(r * KEYS + j, total.sum())
 
     def prefetch_reads(self, b: Val, h: Val, first: Val, keys_at: Buf, values_at: Buf) -> list[_PrefetchLines]:
@@ -322,20 +324,20 @@ class _Block:
         The share is the keys with the same indices as this block's rows: all of them, if there are as many rows as
         keys.
         """
-        head, n = self.head, self.head.given
+        head, n = self.head, self.head.args
         rows_at = head.rows_of(b, h, first)
 
         def key(r: Val) -> Val:
             return self.k.min(self.first + r, head.keys - 1)
 
         return [
-            _PrefetchLines(lambda r: rows_at.at(r * n["q_s"]), _in_line(rows_at), head.width - 1),
-            _PrefetchLines(lambda r: keys_at.at(key(r) * n["k_s"]), _in_line(keys_at), head.width - 1),
-            _PrefetchLines(lambda r: values_at.at(key(r) * n["v_s"]), _in_line(values_at), head.value_width - 1),
+            _PrefetchLines(lambda r: rows_at.at(r * n.q_strides.s), _in_line(rows_at), head.width - 1),
+            _PrefetchLines(lambda r: keys_at.at(key(r) * n.k_strides.s), _in_line(keys_at), head.width - 1),
+            _PrefetchLines(lambda r: values_at.at(key(r) * n.v_strides.s), _in_line(values_at), head.value_width - 1),
         ]
 
     def prefetch_writes(self) -> list[_PrefetchLines]:
-        out_at, stride = self.out_at, self.head.given["o_s"]
+        out_at, stride = self.out_at, self.head.args.out_strides.s
         return [
             _PrefetchLines(lambda r: out_at.at(r * stride), _in_line(out_at), self.head.value_width - 1, write=True)
         ]
@@ -385,24 +387,25 @@ class _Block:
         with k.loop(0, self.high) as r:
             totals = [k.var(k.zeros(f32, HALF)) for _ in masks]
             with k.loop(0, count) as j:
-                values = head.values_at.at((start + j) * head.given["v_s"] + column)
+                values = head.values_at.at((start + j) * head.args.v_strides.s + column)
                 for i, (total, mask) in enumerate(zip(totals, masks, strict=True)):
                     total.set(k.fma(head.scores.load(r * KEYS + j), values.load(i * HALF, HALF, mask), total))
             for i, total in enumerate(totals):
                 head.product.store(r * PANEL + i * HALF, total)
 
     def finish(self) -> None:
-        k, head, n = self.k, self.head, self.head.given
+        k, head, n = self.k, self.head, self.head.args
         with k.loop(0, self.high) as r:
-            out, inverse = self.out_at.at(r * n["o_s"]), self._inverse(r)
+            out, inverse = self.out_at.at(r * n.out_strides.s), self._inverse(r)
             for t in k.tiles(head.value_width, HALF):
                 out_sums = head.out_sums.at(t.index // PANEL * MICRO_TILE + r * PANEL + t.index % PANEL)
                 out.store(t, out_sums.load(0, HALF) * inverse)
 
     @property
     def out_at(self) -> Buf:
-        n = self.head.given
-        return n["out"].at(self.b * n["o_b"] + self.h * n["o_h"] + self.first * n["o_s"])  # type: ignore[no-any-return]
+        n = self.head.args
+        assert n.out is not None
+        return n.out_strides.at(n.out, self.b, self.h, self.first)
 
     def _inverse(self, r: Val) -> Val:
         total = self.head.total.load(r * HALF, HALF).sum()
@@ -413,7 +416,8 @@ class _Block:
         k, head, size = self.k, self.head, step_elements(terms)
         with k.loop(0, self.high) as r:
             row, inverse = self.b * rows + self.first + r, self._inverse(r)
-            flag = head.given["flags"].at(row * heads + self.h)
+            assert head.args.flags is not None
+            flag = head.args.flags.at(row * heads + self.h)
             flag.store(0, 0)
             to = self._packed_at(r, heads, rows, terms)
             with k.loop(0, head.panels) as panel:
@@ -422,17 +426,18 @@ class _Block:
 
     def _packed_at(self, r: Val, heads: Val, rows: Val, terms: int) -> Buf:
         """The packed output of a row of this head."""
+        tiles = self.head.args.tiles
+        assert tiles is not None
         size, row = self.head.panels * step_elements(terms), self.b * rows + self.first + r
-        return self.head.given["tiles"].at(place_of(row, heads * size) + self.h * size)  # type: ignore[no-any-return]
+        return tiles.at(place_of(row, heads * size) + self.h * size)
 
 
 class _MaskScores:
     """The pass over a block's scores that applies softcap, mask and causality, and updates the row maxima."""
 
-    def __init__(
-        self, block: _Block, mask: str, memory: Buf | None, given: dict[str, Any], causal: bool, softcap: float
-    ) -> None:
-        self.block, self.k, self.mask, self.memory, self.given = block, block.k, mask, memory, given
+    def __init__(self, block: _Block, mask: str, args: MaskArgs[Buf, Val] | None, causal: bool, softcap: float) -> None:
+        self.block, self.k, self.mask, self.args = block, block.k, mask, args
+        self.memory = None if args is None else args.memory.at(block.b * args.b + block.h * args.h)
         self.causal, self.softcap = causal, softcap
 
     def visible(self, keys: Val) -> Val:
@@ -461,8 +466,8 @@ class _MaskScores:
         return left.get()
 
     def _bias_of(self, row: Val, start: Val) -> Buf:
-        assert self.memory is not None
-        return self.memory.at(row * self.given["mask_q"] + start * self.given["mask_k"])
+        assert self.memory is not None and self.args is not None
+        return self.memory.at(row * self.args.q + start * self.args.k)
 
     def emit(self, start: Val, count: Val, past: Val) -> None:
         k, head = self.k, self.block.head
@@ -506,5 +511,6 @@ class _MaskScores:
         if self.mask == "rows":
             v = memory.load(t)
         else:
-            v = memory.gather((k.iota(lanes=HALF) + t.index) * self.given["mask_k"], t.mask)
+            assert self.args is not None
+            v = memory.gather((k.iota(lanes=HALF) + t.index) * self.args.k, t.mask)
         return k.select(v, k.const(0.0, f32, HALF), -math.inf) if v.dtype is bool_ else v

@@ -8,9 +8,10 @@ from typing import Any
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Attention, Loop, Storage, View
-from sardonyx.providers.cpu.kernels.attention.config import AXES, MASK_STRIDES
+from sardonyx.providers.cpu.kernels.attention.config import AttentionArgs, HeadStrides, MaskArgs
 from sardonyx.providers.cpu.kernels.loops import loop
 from sardonyx.providers.cpu.kernels.split.bf16 import PackedOperand
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Spec
 from sardonyx.providers.cpu.language.values import f32
 from sardonyx.providers.cpu.program.analysis import Analysis
@@ -55,13 +56,13 @@ class Operands:
         )  # fmt: skip
 
     def step(self, spec: Spec, scratch_nbytes: Known, variant: str) -> Step:
-        group, written = self.group, self._written()
+        group = self.group
         batch, heads, rows, width = group.q.shape
         pairs, value_width = dims.product((batch, heads, rows, group.k.shape[2])), group.v.shape[3]
         return Step(
             spec,
-            self._args() | written,
-            frozenset(written),
+            flat(args=self._args()),
+            frozenset((*(("out",) if self.has_unpacked else ()), *(("tiles", "flags") if self.packed else ()))),
             group.nodes,
             scratch_nbytes=scratch_nbytes,
             flops=expressible(dims.mul(pairs, dims.mul(2, dims.add(width, value_width)))),
@@ -69,27 +70,24 @@ class Operands:
             variant=variant,
         )
 
-    def _args(self) -> dict[str, Ref | Known | float]:
-        group = self.group
+    def _args(self) -> AttentionArgs[Ref, Known | float]:
+        group, mask = self.group, self.group.mask
         batch, heads, rows, width = group.q.shape
-        args: dict[str, Ref | Known | float] = dict(
-            q=Ref.of(group.q), k_=Ref.of(group.k), v=Ref.of(group.v), batch=batch, heads=heads,
-            shared=expressible(dims.floordiv(heads, group.k.shape[1])), rows=rows, keys=group.k.shape[2], width=width,
-            value_width=group.v.shape[3], past=group.past, scale=group.scale,
+        q, k, v, out = (Ref.of(view) for view in self.views)
+        q_strides, k_strides, v_strides, out_strides = (
+            HeadStrides[Ref, "Known | float"](*view.strides[:3]) for view in self.views
+        )
+        shared = expressible(dims.floordiv(heads, group.k.shape[1]))
+        tiled = None if self.packed is None else self.packed.tiled
+        return AttentionArgs(
+            q, k, v, batch, heads, shared, rows, group.k.shape[2], width, group.v.shape[3], group.past,
+            q_strides, k_strides, v_strides, out_strides,
+            out if self.has_unpacked else None,
+            None if tiled is None else Ref(tiled.tiles),
+            None if tiled is None or tiled.flags is None else Ref(tiled.flags),
+            None if mask is None else MaskArgs(Ref.of(mask), *mask.strides),
+            group.scale,
         )  # fmt: skip
-        for name, view in zip("qkvo", self.views, strict=True):
-            args |= {f"{name}_{axis}": stride for axis, stride in zip(AXES, view.strides, strict=False)}
-        if group.mask is not None:
-            args |= {"mask_": Ref.of(group.mask), **dict(zip(MASK_STRIDES, group.mask.strides, strict=True))}
-        return args
-
-    def _written(self) -> dict[str, Ref | Known | float]:
-        written: dict[str, Ref | Known | float] = {"out": Ref.of(self.group.out)} if self.has_unpacked else {}
-        if self.packed is not None:
-            tiled = self.packed.tiled
-            assert tiled.flags is not None
-            written |= {"tiles": Ref(tiled.tiles), "flags": Ref(tiled.flags)}
-        return written
 
 
 def _contiguous(view: View, group: Attention, analysis: Analysis, before: list[Step]) -> View:

@@ -19,12 +19,12 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Attention, View
-from sardonyx.providers.cpu.kernels.attention.config import params, softmax_exp
+from sardonyx.providers.cpu.kernels.attention.config import AttentionArgs, params, softmax_exp
 from sardonyx.providers.cpu.kernels.attention.operands import Operands
 from sardonyx.providers.cpu.kernels.math import functions
 from sardonyx.providers.cpu.kernels.math.transpose import transposed
 from sardonyx.providers.cpu.language.dsl import Kernel, kernel
-from sardonyx.providers.cpu.language.values import Buf, Val, Var, bool_, f32, i64
+from sardonyx.providers.cpu.language.values import Buf, Val, bool_, f32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.analysis import Analysis, either
 from sardonyx.providers.cpu.program.sizes import expressible
@@ -60,77 +60,94 @@ def single_vector_blocking(isa: Isa) -> Blocking:
 
 @kernel(params)
 def attention(
-    k: Kernel,
-    q: Buf,
-    k_: Buf,
-    v: Buf,
-    out: Buf,
-    batch: Val,
-    heads: Val,
-    shared: Val,
-    rows: Val,
-    keys: Val,
-    width: Val,
-    value_width: Val,
-    past: Val,
-    scale: Val,
-    mask_: Buf | None = None,
-    *,
-    dtypes: tuple[DType, ...],
-    mask: str,
-    mask_dtype: DType,
-    causal: bool,
-    softcap: float,
-    vectors: int,
-    columns: int,
-    **n: Val,
-) -> None:
+    k: Kernel, args: AttentionArgs[Buf, Val], *, dtypes: tuple[DType, ...], mask: str, mask_dtype: DType, causal: bool,
+    softcap: float, vectors: int, columns: int,
+) -> None:  # fmt: skip
     """``mask`` is its access class: ``none``, ``keys`` (broadcast to all rows), ``rows`` (contiguous along keys),
     ``any``.
     """
-    lanes, block = k.lanes, k.lanes * vectors
-    blocks = (rows + (block - 1)) // block
-    with k.share(batch * heads * blocks) as tile:
-        b, h, first = tile // (heads * blocks), tile // blocks % heads, tile % blocks * block
-        key_head = h // shared
-        keys_at = k_.at(b * n["k_b"] + key_head * n["k_h"])
-        values_at = v.at(b * n["v_b"] + key_head * n["v_h"])
-        transposed_q = k.scratch(f32)
-        scores = transposed_q.at(_padded(k, width) * block)
-        sums = scores.at(KEYS * block)
-        _transpose_queries(
-            k, q.at(b * n["q_b"] + h * n["q_h"]), transposed_q, first, rows, width, n["q_s"], scale, vectors
-        )
-        with k.loop(0, _padded(k, value_width) * vectors) as c:
-            sums.store(c * lanes, k.zeros(f32, lanes))
-        row_max = [k.var(k.const(-math.inf, f32, lanes)) for _ in range(vectors)]
-        total = [k.var(k.zeros(f32, lanes)) for _ in range(vectors)]
-        visible = k.min(keys, first + block + past) if causal else keys
+    block = k.lanes * vectors
+    blocks = (args.rows + (block - 1)) // block
+    with k.share(args.batch * args.heads * blocks) as tile:
+        b, h, first = tile // (args.heads * blocks), tile // blocks % args.heads, tile % blocks * block
+        rows = _RowBlock(k, args, (b, h, first), vectors, columns)
+        visible = k.min(args.keys, first + block + args.past) if causal else args.keys
         with k.loop(0, visible, KEYS) as start:
             count = k.min(visible - start, k.const(KEYS))
-            here = keys_at.at(start * n["k_s"])
-            _scores(k, here, n["k_s"], count, width, transposed_q, scores, block, vectors, columns)
-            old = [t.get() for t in row_max]
-            masking = _MaskScores(
-                k, scores, count, start, first, rows, past, row_max, vectors, causal, softcap, mask, mask_,
-                None if mask_ is None else b * n["mask_b"] + h * n["mask_h"], n.get("mask_q"), n.get("mask_k"),
-            )  # fmt: skip
-            masking.emit()
-            safe_max = [k.select(t.get().eq(-math.inf), 0.0, t.get()) for t in row_max]
-            correction = [softmax_exp(k, o - s) for o, s in zip(old, safe_max, strict=True)]
-            for i in range(vectors):
-                total[i].set(total[i].get() * correction[i])
-            with k.loop(0, count) as j:
-                for i in range(vectors):
-                    at = j * block + i * lanes
-                    p = softmax_exp(k, scores.load(at, lanes) - safe_max[i])
-                    scores.store(at, p)
-                    total[i] += p
-            _accumulate_values(
-                k, values_at.at(start * n["v_s"]), n["v_s"], count, value_width, scores, sums, correction, columns
-            )
-        inverse = [1.0 / k.select(t.get().eq(0.0), 1.0, t.get()) for t in total]
-        _transpose_output(k, sums, out.at(b * n["o_b"] + h * n["o_h"]), first, rows, value_width, n["o_s"], inverse)
+            rows.score(start, count)
+            old = [t.get() for t in rows.row_max]
+            _MaskScores(rows, count, start, causal, softcap, mask).emit()
+            rows.accumulate(start, count, rows.softmax(count, old))
+        rows.finish()
+
+
+class _RowBlock:
+    """The query rows of a work item: one row in each lane of some vectors."""
+
+    def __init__(
+        self, k: Kernel, args: AttentionArgs[Buf, Val], place: tuple[Val, Val, Val], vectors: int, columns: int
+    ) -> None:
+        """``place``: batch, head and first row."""
+        self.k, self.args, self.place, self.vectors, self.columns = k, args, place, vectors, columns
+        lanes, width = k.lanes, args.width
+        b, h, self.first = place
+        self.block = lanes * vectors
+        key_head = h // args.shared
+        self.keys_at = args.k_strides.at(args.k, b, key_head)
+        self.values_at = args.v_strides.at(args.v, b, key_head)
+        self.transposed_q = k.scratch(f32)
+        self.scores = self.transposed_q.at(_padded(k, width) * self.block)
+        self.sums = self.scores.at(KEYS * self.block)
+        _transpose_queries(
+            k, args.q_strides.at(args.q, b, h), self.transposed_q, self.first, args.rows, width, args.q_strides.s,
+            args.scale, vectors,
+        )  # fmt: skip
+        with k.loop(0, _padded(k, args.value_width) * vectors) as c:
+            self.sums.store(c * lanes, k.zeros(f32, lanes))
+        self.row_max = [k.var(k.const(-math.inf, f32, lanes)) for _ in range(vectors)]
+        self.total = [k.var(k.zeros(f32, lanes)) for _ in range(vectors)]
+
+    def score(self, start: Val, count: Val) -> None:
+        """The scores of ``count`` keys."""
+        stride = self.args.k_strides.s
+        here = self.keys_at.at(start * stride)
+        _scores(
+            self.k, here, stride, count, self.args.width, self.transposed_q, self.scores, self.block, self.vectors,
+            self.columns,
+        )  # fmt: skip
+
+    def softmax(self, count: Val, old: list[Val]) -> list[Val]:
+        """Replace the scores of ``count`` keys by their weights. Returns the factors of earlier sums, ``old`` being the
+        row maxima before.
+        """
+        k, lanes, total = self.k, self.k.lanes, self.total
+        safe_max = [k.select(t.get().eq(-math.inf), 0.0, t.get()) for t in self.row_max]
+        correction = [softmax_exp(k, o - s) for o, s in zip(old, safe_max, strict=True)]
+        for i in range(self.vectors):
+            total[i].set(total[i].get() * correction[i])
+        with k.loop(0, count) as j:
+            for i in range(self.vectors):
+                at = j * self.block + i * lanes
+                p = softmax_exp(k, self.scores.load(at, lanes) - safe_max[i])
+                self.scores.store(at, p)
+                total[i] += p
+        return correction
+
+    def accumulate(self, start: Val, count: Val, correction: list[Val]) -> None:
+        """Add the values of ``count`` keys, by their weights."""
+        stride = self.args.v_strides.s
+        _accumulate_values(
+            self.k, self.values_at.at(start * stride), stride, count, self.args.value_width, self.scores, self.sums,
+            correction, self.columns,
+        )  # fmt: skip
+
+    def finish(self) -> None:
+        """Store the result: the sums divided by the sums of weights."""
+        k, args, (b, h, first) = self.k, self.args, self.place
+        assert args.out is not None
+        inverse = [1.0 / k.select(t.get().eq(0.0), 1.0, t.get()) for t in self.total]
+        out = args.out_strides.at(args.out, b, h)
+        _transpose_output(k, self.sums, out, first, args.rows, args.value_width, args.out_strides.s, inverse)
 
 
 def _padded(k: Kernel, size: Val) -> Val:
@@ -252,15 +269,12 @@ def _accumulate_values(
 class _MaskScores:
     """The pass over a block's scores that applies softcap, mask and causality, and updates the row maxima."""
 
-    def __init__(
-        self, k: Kernel, scores: Buf, count: Val, start: Val, first: Val, rows: Val, past: Val, row_max: list[Var],
-        vectors: int, causal: bool, softcap: float, mask: str, memory: Buf | None, offset: Val | None,
-        row_stride: Val | None, key_stride: Val | None,
-    ) -> None:  # fmt: skip
-        self.k, self.scores, self.count, self.start, self.first = k, scores, count, start, first
-        self.rows, self.past, self.row_max, self.vectors = rows, past, row_max, vectors
-        self.causal, self.softcap, self.mask, self.memory = causal, softcap, mask, memory
-        self.offset, self.row_stride, self.key_stride = offset, row_stride, key_stride
+    def __init__(self, block: _RowBlock, count: Val, start: Val, causal: bool, softcap: float, mask: str) -> None:
+        args, (b, h, _) = block.args, block.place
+        self.k, self.scores, self.count, self.start, self.first = block.k, block.scores, count, start, block.first
+        self.rows, self.past, self.row_max, self.vectors = args.rows, args.past, block.row_max, block.vectors
+        self.causal, self.softcap, self.mask, self.args = causal, softcap, mask, args.mask
+        self.offset = None if args.mask is None else b * args.mask.b + h * args.mask.h
 
     def emit(self) -> None:
         k = self.k
@@ -284,23 +298,22 @@ class _MaskScores:
     def _row(self, r: Val) -> Buf:
         """A row of the mask, from the block's first key on; rows beyond the end repeat the last one."""
         k = self.k
-        assert self.memory is not None and self.offset is not None and self.row_stride is not None
+        assert self.args is not None and self.offset is not None
         row = k.min(self.first + r, self.rows - 1)
-        return self.memory.at(self.offset + row * self.row_stride + self.start)
+        return self.args.memory.at(self.offset + row * self.args.q + self.start)
 
     def _biases(self, j: Val) -> list[Val] | None:
         k = self.k
         if self.mask == "none":
             return None
-        assert self.memory is not None and self.offset is not None
-        assert self.row_stride is not None and self.key_stride is not None
-        key = self.offset + (self.start + j) * self.key_stride
+        assert self.args is not None and self.offset is not None
+        memory, key = self.args.memory, self.offset + (self.start + j) * self.args.k
         if self.mask == "keys":
-            return [k.splat(self._bias(self.memory.load(key)), k.lanes)] * self.vectors
+            return [k.splat(self._bias(memory.load(key)), k.lanes)] * self.vectors
         out = []
         for i in range(self.vectors):
             rows = [k.min(self.first + (i * k.lanes + r), self.rows - 1) for r in range(k.lanes)]
-            out.append(k.pack([self._bias(self.memory.load(key + row * self.row_stride)) for row in rows]))
+            out.append(k.pack([self._bias(memory.load(key + row * self.args.q)) for row in rows]))
         return out
 
     def _bias(self, v: Val) -> Val:
