@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
@@ -30,6 +30,7 @@ from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem
 from sardonyx.providers.cpu.kernels.gemm.contraction import storage_dtype
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_b
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat, named
 from sardonyx.providers.cpu.language.context import COUNTERS, Code, Context
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.spin_park import TeamCpus, wait_while, wake_waiters
@@ -108,20 +109,52 @@ class RecurrenceConfig:
         """State vectors of a sequence: the first state twice, the others, and the results of stages."""
         return 1 + self.states + sum(len(s.expression.results) for s in self.stages[:-1])
 
-    @property
-    def buffers(self) -> dict[str, tuple[DType, tuple[str, ...]]]:
-        """The caller's buffers: type, and axes with a stride. Units are contiguous."""
-        per_state = ("direction", "row")
-        found = {
-            "x": (self.dtype, ("direction", "step", "row", "gate")),
-            "r": (self.weights, ("direction", "gate")),
-            **{f"constant{i}": (t, ("direction",)) for i, t in enumerate(self.constants)},
-            "lengths": (self.lengths, ("row",)),
-            **{f"initial{i}": (t, per_state) for i, t in enumerate(self.initial)},
-            "y": (self.y, ("direction", "step", "row")),
-            **{f"final{i}": (t, per_state) for i, t in enumerate(self.finals)},
-        }
-        return {name: (dtype, axes) for name, (dtype, axes) in found.items() if dtype is not None}
+
+@dataclass(frozen=True)
+class OperandArgs(Arguments[M, N]):
+    """The parameters of one of the caller's buffers. It has strides along some axes; units are contiguous."""
+
+    memory: M = field(metadata=named("{}"))
+    direction: N | None = None
+    step: N | None = None
+    row: N | None = None
+    gate: N | None = None
+
+    def at(
+        self: OperandArgs[Buf, Val], *, direction: Val | None = None, step: Val | None = None, row: Val | None = None
+    ) -> Buf:
+        """The address of its units."""
+        found = self.memory
+        for index, stride in ((direction, self.direction), (step, self.step), (row, self.row)):
+            if index is not None:
+                assert stride is not None
+                found = found.at(index * stride)
+        return found
+
+
+@dataclass(frozen=True)
+class RecurrenceArgs(Arguments[M, N]):
+    """The parameters of ``recurrence``."""
+
+    is_inline: ClassVar[bool] = True
+    x: OperandArgs[M, N]
+    r: OperandArgs[M, N]
+    constants: tuple[OperandArgs[M, N], ...] = field(metadata=named("constant"))
+    lengths: OperandArgs[M, N] | None
+    initial: tuple[OperandArgs[M, N] | None, ...]
+    y: OperandArgs[M, N] | None
+    finals: tuple[OperandArgs[M, N] | None, ...] = field(metadata=named("final"))
+    memory: M
+    """Of the state vectors of all sequences."""
+    directions: N
+    steps: N
+    rows: N
+    units: N
+    forward: N
+    """Directions that go forward; the others go backward."""
+    max_blocks: N
+    shared_from: N
+    """Steps from which on threads share panels; -1: never."""
 
 
 def steps(group: Recurrence, analysis: Analysis) -> list[Step]:
@@ -136,32 +169,37 @@ def steps(group: Recurrence, analysis: Analysis) -> list[Step]:
         dtype, stored, shape, group.stages, gates, units % shape.units == 0, tuple(v.dtype for v in group.constants),
         _dtype(group.lengths), tuple(map(_dtype, group.initial)), _dtype(group.y), tuple(map(_dtype, group.finals)),
     )  # fmt: skip
-    named: list[tuple[str, View | None]] = [("x", group.x), ("lengths", group.lengths), ("y", group.y)]
-    named += [(f"constant{i}", v) for i, v in enumerate(group.constants)]
-    named += [(f"initial{i}", v) for i, v in enumerate(group.initial)]
-    named += [(f"final{i}", v) for i, v in enumerate(group.finals)]
-    args: dict[str, Ref | Known | float] = {
-        "r": Ref(r.storage, r.offset),
-        "r_direction": r.batch[0],
-        "r_gate": r.batch[1],
-    }
-    for name, view in named:
-        if view is not None:
-            args[name] = Ref.of(view)
-            args |= {f"{name}_{axis}": s for axis, s in zip(config.buffers[name][1], view.strides, strict=False)}
     padded = -(-units // shape.units) * shape.units
     memory = Storage("temporary", dtype, expressible(dims.product((config.slots, directions, batch, padded))))
     nbytes = gates * units * units * stored.bits // 8
-    args |= {
-        "memory": Ref(memory), "directions": directions, "steps": count, "rows": batch, "units": units,
-        "forward": group.backward.index(True) if True in group.backward else directions,
-        "max_blocks": BLOCKS if nbytes <= isa.l2_nbytes // 2 else BLOCKS // 4,
-        "shared_from": SHARED_STEPS if nbytes >= SHARED_NBYTES * len(group.stages) else -1,
-    }  # fmt: skip
+    args = RecurrenceArgs[Ref, Known](
+        x=_operand(group.x, "direction", "step", "row", "gate"),
+        r=OperandArgs(Ref(r.storage, r.offset), direction=r.batch[0], gate=r.batch[1]),
+        constants=tuple(_operand(v, "direction") for v in group.constants),
+        lengths=_optional(group.lengths, "row"),
+        initial=tuple(_optional(v, "direction", "row") for v in group.initial),
+        y=_optional(group.y, "direction", "step", "row"),
+        finals=tuple(_optional(v, "direction", "row") for v in group.finals),
+        memory=Ref(memory), directions=directions, steps=count, rows=batch, units=units,
+        forward=group.backward.index(True) if True in group.backward else directions,
+        max_blocks=BLOCKS if nbytes <= isa.l2_nbytes // 2 else BLOCKS // 4,
+        shared_from=SHARED_STEPS if nbytes >= SHARED_NBYTES * len(group.stages) else -1,
+    )  # fmt: skip
     flops = expressible(dims.product((2, directions, count, batch, gates, units, units)))
     variant = f"{shape.rows} x {shape.vectors} vectors of {dtype}: {why}"
-    writes = frozenset(("memory", *(n for n in config.buffers if n == "y" or n.startswith("final"))))
-    return [*before, Step(recurrence(config=config), args, writes, group.nodes, 0, flops, directions * nbytes, variant)]
+    finals = (f"final{i}" for i, v in enumerate(group.finals) if v is not None)
+    writes = frozenset(("memory", *finals, *(() if group.y is None else ("y",))))
+    spec, moved = recurrence(config=config), directions * nbytes
+    return [*before, Step(spec, flat(args=args), writes, group.nodes, 0, flops, moved, variant)]
+
+
+def _operand(view: View, *axes: str) -> OperandArgs[Ref, Known]:
+    """A view with strides along these axes."""
+    return OperandArgs(Ref.of(view), **dict(zip(axes, view.strides, strict=False)))
+
+
+def _optional(view: View | None, *axes: str) -> OperandArgs[Ref, Known] | None:
+    return None if view is None else _operand(view, *axes)
 
 
 def _dtype(view: View | None) -> DType | None:
@@ -177,24 +215,31 @@ def _weights(group: Recurrence) -> Problem:
 
 
 def _params(config: RecurrenceConfig) -> Params:
-    found: dict[str, Any] = {}
-    for name, (dtype, axes) in config.buffers.items():
-        found |= {name: (dtype,), **{f"{name}_{axis}": i64 for axis in axes}}
-    numbers = ("directions", "steps", "rows", "units", "forward", "max_blocks", "shared_from")
-    return {**found, "memory": (config.dtype,), **dict.fromkeys(numbers, i64)}
+    def declared(dtype: DType, *axes: str) -> OperandArgs[Memory, DType]:
+        return OperandArgs(Memory(dtype), **dict.fromkeys(axes, i64))
+
+    def optional(dtype: DType | None, *axes: str) -> OperandArgs[Memory, DType] | None:
+        return None if dtype is None else declared(dtype, *axes)
+
+    return {"args": RecurrenceArgs[Memory, DType](
+        declared(config.dtype, "direction", "step", "row", "gate"), declared(config.weights, "direction", "gate"),
+        tuple(declared(t, "direction") for t in config.constants), optional(config.lengths, "row"),
+        tuple(optional(t, "direction", "row") for t in config.initial), optional(config.y, "direction", "step", "row"),
+        tuple(optional(t, "direction", "row") for t in config.finals), Memory(config.dtype),
+        i64, i64, i64, i64, i64, i64, i64,
+    )}  # fmt: skip
 
 
 @kernel(_params)
-def recurrence(
-    k: Kernel, *, config: RecurrenceConfig, directions: Val, rows: Val, units: Val, max_blocks: Val, **buffers: Any
-) -> None:
+def recurrence(k: Kernel, args: RecurrenceArgs[Buf, Val], *, config: RecurrenceConfig) -> None:
+    directions, rows, units, max_blocks = args.directions, args.rows, args.units, args.max_blocks
     width = config.shape.units
     panels = (units + (width - 1)) // width
     tiles = (rows + (config.shape.rows - 1)) // config.shape.rows
     block = (tiles + (max_blocks - 1)) // max_blocks * config.shape.rows
     blocks = (rows + (block - 1)) // k.max(block, 1)
     items = directions * blocks
-    is_long = (buffers["shared_from"] >= 0) & (buffers["steps"] >= buffers["shared_from"])
+    is_long = (args.shared_from >= 0) & (args.steps >= args.shared_from)
     is_shared = is_long & (items < k.threads) & (items <= MAX_SHARED)
     first, last = k.share_of(items)
     first, last = k.select(is_shared, 0, first), k.select(is_shared, items, last)
@@ -202,8 +247,7 @@ def recurrence(
     with k.loop(first, last) as item:
         top = item % blocks * block
         phases = _Phases(k, panels, is_shared, counters.at(k.select(is_shared, item, 0) * 3))
-        values = {**buffers, "rows": rows, "units": units, "directions": directions}
-        _Emitter(k, config, values, item // blocks, phases, panels * width).run(top, k.min(top + block, rows))
+        _Emitter(k, config, args, item // blocks, phases, panels * width).run(top, k.min(top + block, rows))
 
 
 class _Phases:
@@ -252,12 +296,13 @@ class _Emitter:
     """Emits one direction and a block of its sequences."""
 
     def __init__(
-        self, k: Kernel, config: RecurrenceConfig, buffers: dict[str, Any], direction: Val, phases: _Phases, padded: Val
-    ) -> None:
-        self.k, self.config, self.buffers = k, config, buffers
+        self, k: Kernel, config: RecurrenceConfig, args: RecurrenceArgs[Buf, Val], direction: Val, phases: _Phases,
+        padded: Val,
+    ) -> None:  # fmt: skip
+        self.k, self.config, self.args = k, config, args
         self.direction, self.phases, self.padded = direction, phases, padded
         self.shape = config.shape
-        self.steps: Val = buffers["steps"]
+        self.steps = args.steps
         self.max_gates = max(len(stage.gates) for stage in config.stages)
         self.sums = k.local(config.dtype, self.shape.rows * self.max_gates * self.shape.units)
 
@@ -276,18 +321,10 @@ class _Emitter:
 
     # -- memory
 
-    def _at(self, name: str, **indices: Val) -> Buf:
-        """The address of the units of a buffer."""
-        found: Buf = self.buffers[name]
-        for axis, index in indices.items():
-            found = found.at(index * self.buffers[f"{name}_{axis}"])
-        return found
-
     def _slot(self, number: Operand, row: Val) -> Buf:
         """A state vector of a sequence: 0 and 1 the first state, then the other states, then the results of stages."""
-        place = (self.k.value(number, i64) * self.buffers["directions"] + self.direction) * self.buffers["rows"] + row
-        buf: Buf = self.buffers["memory"]
-        return buf.at(place * self.padded)
+        place = (self.k.value(number, i64) * self.args.directions + self.direction) * self.args.rows + row
+        return self.args.memory.at(place * self.padded)
 
     def _state(self, i: int, t: Val, row: Val) -> Buf:
         """A state before step ``t``."""
@@ -298,28 +335,30 @@ class _Emitter:
 
     def _tile(self, panel: Val, at: Val) -> Tile:
         unit, lanes = panel * self.shape.units + at, self.shape.lanes
-        mask = None if self.config.has_full_panels else self.k.mask(self.buffers["units"] - unit, lanes)
+        mask = None if self.config.has_full_panels else self.k.mask(self.args.units - unit, lanes)
         return Tile(unit, lanes, mask)
 
     # -- before the first step and after the last
 
     def _begin(self, row: Val, u: Tile) -> None:
         """The initial states, which are the final ones too if there are no steps."""
-        for i, dtype in enumerate(self.config.initial):
+        for i, initial in enumerate(self.args.initial):
             zero = self.k.zeros(self.config.dtype, u.lanes)
-            start = zero if dtype is None else self._at(f"initial{i}", direction=self.direction, row=row).load(u)
+            start = zero if initial is None else initial.at(direction=self.direction, row=row).load(u)
             self._state(i, self.k.const(0), row).store(u.index, start)
             self._end(i, row, u, start)
 
     def _end(self, i: int, row: Val, u: Tile, state: Val) -> None:
-        if self.config.finals[i] is not None:
-            self._at(f"final{i}", direction=self.direction, row=row).store(u, state)
+        final = self.args.finals[i]
+        if final is not None:
+            final.at(direction=self.direction, row=row).store(u, state)
 
     def _length(self, row: Val) -> Val:
         """The length of a sequence; one out of range is reported as an error, and clamped."""
-        if self.config.lengths is None:
+        lengths = self.args.lengths
+        if lengths is None:
             return self.steps
-        k, length = self.k, self.k.cast(self._at("lengths", row=row).load(), i64)
+        k, length = self.k, self.k.cast(lengths.at(row=row).load(), i64)
         with k.when((length < 0) | (length > self.steps), likely=False):
             k.fail(Code.INDEX, length)
         return k.max(k.min(length, self.steps), 0)
@@ -330,10 +369,10 @@ class _Emitter:
         """The matrix products of a panel for a few sequences, into ``sums``."""
         k, shape = self.k, self.shape
         source = self._state(0, t, row) if stage.source == 0 else self._stage_result(stage.source - 1, row)
+        r = self.args.r
+        assert r.gate is not None
         weights = [
-            self._at("r", direction=self.direction).at(
-                self.buffers["r_gate"] * gate + panel * (self.buffers["units"] * shape.units)
-            )
+            r.at(direction=self.direction).at(r.gate * gate + panel * (self.args.units * shape.units))
             for gate in stage.gates
         ]
         for low, high in zip((0, *shape.heights), shape.heights, strict=False):
@@ -346,7 +385,7 @@ class _Emitter:
                     self._tile_products(sources, [w.at(at) for w in weights], self.sums.at(at), 1)
 
     def _tile_products(self, source: list[Buf], weights: list[Buf], to: Buf, vectors: int) -> None:
-        k, units, dtype = self.k, self.buffers["units"], self.config.dtype
+        k, units, dtype = self.k, self.args.units, self.config.dtype
         lanes, width, chains = self.shape.lanes, self.shape.units, self.shape.chains
 
         places = [(g, v * lanes) for g in range(len(weights)) for v in range(vectors)]
@@ -376,16 +415,17 @@ class _Emitter:
         k, config, stage = self.k, self.config, self.config.stages[number]
         length = self._length(row)
         is_live = t < length
-        is_backward = (self.direction >= self.buffers["forward"]) & is_live
+        is_backward = (self.direction >= self.args.forward) & is_live
         at = k.select(is_backward, length - 1 - t, t)
         before = sum(len(s.expression.results) for s in config.stages[:number])
         old = [self._state(i, t, row) for i in range(config.states)]
-        x = self._at("x", direction=self.direction, step=at, row=row)
+        x, gate = self.args.x.at(direction=self.direction, step=at, row=row), self.args.x.gate
+        assert gate is not None
         places: list[tuple[Buf, Operand | Tile]] = [
-            *((x.at(self.buffers["x_gate"] * g), u) for g in range(config.gates)),
+            *((x.at(gate * g), u) for g in range(config.gates)),
             *((sums, g * self.shape.units) for g in range(len(stage.gates))),
             *((state, u.index) for state in old),
-            *((self._at(f"constant{i}", direction=self.direction), u) for i in range(len(config.constants))),
+            *((constant.at(direction=self.direction), u) for constant in self.args.constants),
             *((self._stage_result(i, row), u.index) for i in range(before)),
         ]
         results = _evaluate(k, stage.expression, places, u.lanes)
@@ -399,9 +439,9 @@ class _Emitter:
             self._state(i, t + 1, row).store(u.index, value)
             with k.when(t.eq(self.steps - 1), likely=False):
                 self._end(i, row, u, value)
-            if i == 0 and config.y is not None:
+            if i == 0 and self.args.y is not None:
                 shown = value if config.lengths is None else k.select(is_live, value, 0)
-                self._at("y", direction=self.direction, step=at, row=row).store(u, shown)
+                self.args.y.at(direction=self.direction, step=at, row=row).store(u, shown)
 
 
 def _evaluate(k: Kernel, e: Expression, places: list[tuple[Buf, Operand | Tile]], lanes: int) -> list[Val]:

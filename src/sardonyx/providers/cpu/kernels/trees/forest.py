@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Forest
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i32, i64, u8
 from sardonyx.providers.cpu.program.analysis import Analysis
@@ -40,69 +42,84 @@ class ForestConfig:
 def steps(group: Forest, analysis: Analysis) -> list[Step]:
     is_tracked = group.tracks is not None
     config = ForestConfig(group.x.dtype, group.splits.dtype, group.out.dtype, group.mode, group.combine, is_tracked)
-    memory = {name: getattr(group, name) for name in ("x", "roots", "features", "splits", "children", "weights", "out")}
-    if is_tracked:
-        memory["tracks"] = group.tracks
     trees, (leaves, targets) = group.roots.shape[0], group.weights.shape
-    numbers = {
-        "rows": group.x.shape[0], "trees": trees, "leaves": leaves, "targets": targets,
-        "x_row": group.x.strides[0], "x_col": group.x.strides[1], "out_row": group.out.strides[0],
-    }  # fmt: skip
+    args = ForestArgs[Ref, Known](
+        x=Ref.of(group.x), roots=Ref.of(group.roots), features=Ref.of(group.features), splits=Ref.of(group.splits),
+        children=Ref.of(group.children), tracks=None if group.tracks is None else Ref.of(group.tracks),
+        weights=Ref.of(group.weights), out=Ref.of(group.out), rows=group.x.shape[0], trees=trees, leaves=leaves,
+        targets=targets, x_row=group.x.strides[0], x_col=group.x.strides[1], out_row=group.out.strides[0],
+    )  # fmt: skip
     work = expressible(dims.product((100, trees, group.x.shape[0])))
-    args: dict[str, Ref | Known | float] = {**{name: Ref.of(view) for name, view in memory.items()}, **numbers}
-    return [Step(forest(config=config), args, frozenset(("out",)), group.nodes, 0, work)]
+    return [Step(forest(config=config), flat(args=args), frozenset(("out",)), group.nodes, 0, work)]
+
+
+@dataclass(frozen=True)
+class ForestArgs(Arguments[M, N]):
+    """The parameters of ``forest``."""
+
+    is_inline: ClassVar[bool] = True
+    x: M
+    roots: M
+    features: M
+    splits: M
+    children: M
+    tracks: M | None
+    """Which nodes take NaN for true, if any does."""
+    weights: M
+    out: M
+    rows: N
+    trees: N
+    leaves: N
+    """The number of the first node that is a leaf."""
+    targets: N
+    x_row: N
+    x_col: N
+    out_row: N
 
 
 def _params(config: ForestConfig) -> Params:
-    tables = {"roots": (i32,), "features": (i32,), "splits": (config.split,), "children": (i32,)}
-    numbers = ("rows", "trees", "leaves", "targets", "x_row", "x_col", "out_row")
-    tracks = {"tracks": (u8,)} if config.has_tracks else {}
-    return {
-        "x": (config.x,), **tables, **tracks, "weights": (config.out,), "out": (config.out,),
-        **dict.fromkeys(numbers, i64),
-    }  # fmt: skip
+    x, split, out = Memory(config.x), Memory(config.split), Memory(config.out)
+    tables, tracks = (Memory(i32), Memory(i32), split, Memory(i32)), Memory(u8) if config.has_tracks else None
+    return {"args": ForestArgs[Memory, DType](x, *tables, tracks, out, out, i64, i64, i64, i64, i64, i64, i64)}
 
 
 @kernel(_params)
-def forest(
-    k: Kernel, x: Buf, roots: Buf, features: Buf, splits: Buf, children: Buf, weights: Buf, out: Buf,
-    rows: Val, trees: Val, leaves: Val, targets: Val, x_row: Val, x_col: Val, out_row: Val,
-    *, config: ForestConfig, tracks: Buf | None = None,
-) -> None:  # fmt: skip
+def forest(k: Kernel, args: ForestArgs[Buf, Val], *, config: ForestConfig) -> None:
+    trees, targets = args.trees, args.targets
     reached = k.local(i64, UNROLL)
 
     def next_node(at: Val, row: Buf) -> Val:
         """The next node on the path; a leaf is its own child."""
-        value = row.load(k.cast(features.load(at), i64) * x_col)
+        value = row.load(k.cast(args.features.load(at), i64) * args.x_col)
         value = value if value.dtype.is_float else k.cast(value, f32)
-        split = k.cast(splits.load(at), value.dtype)
+        split = k.cast(args.splits.load(at), value.dtype)
         holds = COMPARE[config.mode](value, split)
-        if tracks is not None:
-            holds = holds | (value.ne(value) & tracks.load(at).ne(0))
-        return k.cast(children.load(at * 2 + k.cast(holds, i64)), i64)
+        if args.tracks is not None:
+            holds = holds | (value.ne(value) & args.tracks.load(at).ne(0))
+        return k.cast(args.children.load(at * 2 + k.cast(holds, i64)), i64)
 
     def combined(total: Val, weight: Val) -> Val:
         if config.combine in ("sum", "mean"):
             return total + weight
         return k.min(weight, total) if config.combine == "min" else k.max(weight, total)
 
-    with k.share(rows) as n:
-        row, result = x.at(n * x_row), out.at(n * out_row)
+    with k.share(args.rows) as n:
+        row, result = args.x.at(n * args.x_row), args.out.at(n * args.out_row)
         for t in k.tiles(targets):
             result.store(t, k.const(START[config.combine], config.out))
         with k.loop(0, trees, UNROLL) as first:
-            at = [k.var(k.cast(roots.load(k.min(first + i, trees - 1)), i64)) for i in range(UNROLL)]
+            at = [k.var(k.cast(args.roots.load(k.min(first + i, trees - 1)), i64)) for i in range(UNROLL)]
             going = k.var(1)
             with k.loop_while(lambda: going.get().ne(0)):
                 top = k.const(0)
                 for node in at:
                     node.set(next_node(node.get(), row))
                     top = k.max(top, node.get())
-                going.set(k.cast(top >= leaves, i64))
+                going.set(k.cast(top >= args.leaves, i64))
             for i, node in enumerate(at):
                 reached.store(i, node.get())
             with k.loop(0, k.min(trees - first, UNROLL)) as tree:
-                weight = weights.at(reached.load(tree) * targets)
+                weight = args.weights.at(reached.load(tree) * targets)
                 for t in k.tiles(targets):
                     result.store(t, combined(result.load(t), weight.load(t)))
         if config.combine == "mean":
