@@ -101,4 +101,4 @@ def _member_name(owner: str, member: Field[Any], *, is_inline: bool) -> str:
 
 
 def _numbered(name: str, i: int) -> str:
-    return f"{name}_{i}" if name[-1].isdigit() else f"{name}{i}"
+    return f"{name}_{i}" if name[-1:].isdigit() else f"{name}{i}"

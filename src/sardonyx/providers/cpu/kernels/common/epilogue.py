@@ -71,6 +71,7 @@ class Access:
 
 
 def operands_in(epilogue: Epilogue, memory: Mapping[str, Any]) -> EpilogueArgs[Buf, Val]:
+    """The operands in a kernel that takes them by name."""
     found: EpilogueArgs[Buf, Val] = rebuilt({"operands": epilogue.declared}, memory)["operands"]
     return found
 

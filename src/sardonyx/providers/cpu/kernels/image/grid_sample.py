@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.errors import NotImplemented
@@ -17,11 +17,11 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import GridSample
-from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import Matrix, number
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, EpilogueArgs
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
-from sardonyx.providers.cpu.language.arguments import flat
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat, named
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
@@ -57,44 +57,47 @@ def steps(group: GridSample, analysis: Analysis) -> list[Step]:
         raise NotImplemented("sampling positions that are not contiguous", where=group.nodes[0].label)
     config = GridSampleConfig(x.dtype, register_dtype(group.epilogue.operands[0]), taps, bool(group.weights))
     extra, outputs = ([Matrix.of(v) for v in seen] for seen in (group.extra, group.outputs))
-    epilogue, more = Epilogue.over(group.epilogue, extra, outputs, box[2], 1)
-    args: dict[str, Ref | Known | float] = {"x": Ref.of(x), "batch": box[0], "channels": box[1], "points": box[2]}
-    args |= {"x_b": x.strides[0], "x_c": x.strides[1]}
-    args |= {f"s{a}": s for a, s in enumerate(x.strides[2:])}
-    args |= {f"i{a}": Ref.of(v) for a, v in enumerate(group.indices)}
-    args |= {f"w{a}": Ref.of(v) for a, v in enumerate(group.weights)}
-    args |= flat(operands=more)
+    epilogue, operands = Epilogue.over(group.epilogue, extra, outputs, box[2], 1)
+    batch, channels, points = box
+    args = GridSampleArgs[Ref, Known](
+        Ref.of(x), batch, channels, points, x.strides[0], x.strides[1], x.strides[2:],
+        tuple(map(Ref.of, group.indices)), tuple(map(Ref.of, group.weights)), operands,
+    )  # fmt: skip
     flops = dims.known(dims.product((2 * config.count, *box))) or 0
     nbytes = dims.known(dims.product((x.dtype.bits // 8, *box))) or 0
     spec = grid_sample(config=config, epilogue=epilogue)
-    return [Step(spec, args, epilogue.writes, group.nodes, config.scratch_nbytes, flops, nbytes)]
+    return [Step(spec, flat(args=args), epilogue.writes, group.nodes, config.scratch_nbytes, flops, nbytes)]
+
+
+@dataclass(frozen=True)
+class GridSampleArgs(Arguments[M, N]):
+    """The parameters of ``grid_sample``."""
+
+    is_inline: ClassVar[bool] = True
+    x: M
+    batch: N
+    channels: N
+    points: N
+    x_b: N
+    x_c: N
+    strides: tuple[N, ...] = field(metadata=named("s"))
+    """Of the image, along the axes that are sampled."""
+    indices: tuple[M, ...] = field(metadata=named("i"))
+    weights: tuple[M, ...] = field(metadata=named("w"))
+    epilogue: EpilogueArgs[M, N]
 
 
 def _params(config: GridSampleConfig, epilogue: Epilogue) -> Params:
-    axes = range(len(config.taps))
-    numbers = ["batch", "channels", "points", "x_b", "x_c", *(f"s{a}" for a in axes)]
-    weights = {f"w{a}": (config.work,) for a in axes if config.is_weighted}
-    return {
-        "x": (config.x,),
-        **dict.fromkeys(numbers, i64),
-        **{f"i{a}": (i64,) for a in axes},
-        **weights,
-        **epilogue.params,
-    }
+    axes = len(config.taps)
+    indices, weights = (Memory(i64),) * axes, (Memory(config.work),) * axes if config.is_weighted else ()
+    return {"args": GridSampleArgs[Memory, DType](
+        Memory(config.x), i64, i64, i64, i64, i64, (i64,) * axes, indices, weights, epilogue.declared
+    )}  # fmt: skip
 
 
 @kernel(_params)
-def grid_sample(
-    k: Kernel,
-    x: Buf,
-    batch: Val,
-    channels: Val,
-    points: Val,
-    *,
-    config: GridSampleConfig,
-    epilogue: Epilogue,
-    **memory: Any,
-) -> None:
+def grid_sample(k: Kernel, args: GridSampleArgs[Buf, Val], *, config: GridSampleConfig, epilogue: Epilogue) -> None:
+    batch, points = args.batch, args.points
     blocks = ceil_div(points, BLOCK)
     lanes = lanes_of(k.lanes, config.work)
     places = k.scratch(i64)
@@ -102,11 +105,11 @@ def grid_sample(
     with k.share(batch * blocks) as at:
         image, first = at // blocks, at % blocks * BLOCK
         count = k.min(points - first, BLOCK)
-        _compute_taps(k, config, memory, image * points + first, batch * points, count, places, weights)
-        finish = BoundEpilogue(k, epilogue, memory, points, [image])
-        start = x.at(image * number(memory, "x_b"))
-        with k.loop(0, channels) as channel:
-            source = start.at(channel * number(memory, "x_c"))
+        _compute_taps(k, config, args, image * points + first, batch * points, count, places, weights)
+        finish = BoundEpilogue(k, epilogue, args.epilogue, points, [image])
+        start = args.x.at(image * args.x_b)
+        with k.loop(0, args.channels) as channel:
+            source = start.at(channel * args.x_c)
             for t in k.tiles(count, lanes):
                 outputs = Tile(first + t.index, t.lanes, t.mask)
                 finish.put(channel, outputs, _sampled(k, config, source, places, weights, t))
@@ -115,7 +118,7 @@ def grid_sample(
 def _compute_taps(
     k: Kernel,
     config: GridSampleConfig,
-    memory: dict[str, Any],
+    args: GridSampleArgs[Buf, Val],
     start: Val,
     pitch: Val,
     count: Val,
@@ -135,11 +138,11 @@ def _compute_taps(
             place, outside, weight = k.zeros(i64, t.lanes), None, None
             for axis, tap in enumerate(chosen):
                 at = Tile(tap * pitch + start + t.index, t.lanes, t.mask)
-                index = memory[f"i{axis}"].load(at)
+                index = args.indices[axis].load(at)
                 outside = index < 0 if outside is None else outside | (index < 0)
-                place = place + index * number(memory, f"s{axis}")
+                place = place + index * args.strides[axis]
                 if config.is_weighted:
-                    w = memory[f"w{axis}"].load(at)
+                    w = args.weights[axis].load(at)
                     weight = w if weight is None else weight * w
             assert outside is not None
             to = Tile(row * BLOCK + t.index, t.lanes, None)

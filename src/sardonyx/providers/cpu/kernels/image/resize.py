@@ -13,29 +13,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
-from sardonyx.dtypes import of_name
+from sardonyx.dtypes import DType, of_name
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Expression, Resample, TapTable, View
-from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, EpilogueArgs
 from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, nest_loop, traffic
-from sardonyx.providers.cpu.kernels.common.matrices import Matrix, number
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix
 from sardonyx.providers.cpu.kernels.image.resize_config import (
     COLUMN_BLOCK,
     MAX_STAGED_ROWS,
     MAX_STAGED_VECTORS,
     RUNTIME_TAPS,
     SLACK_VECTORS,
+    ResizeArgs,
     ResizeConfig,
+    TapTableArgs,
     TapTableConfig,
     axis_config,
 )
 from sardonyx.providers.cpu.kernels.image.resize_row import Row
 from sardonyx.providers.cpu.kernels.image.resize_shuffle import ShuffleTable, may_shuffle, source_vectors_of
-from sardonyx.providers.cpu.language.arguments import flat
+from sardonyx.providers.cpu.language.arguments import Memory, flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
@@ -100,14 +101,14 @@ def steps(group: Resample, analysis: Analysis) -> list[Step]:
     if config.is_copy:
         epilogue = replace(epilogue, outputs=tuple(replace(y, dtype=config.x) for y in epilogue.outputs))
     epilogue = epilogue.with_non_temporal_stores(outputs, analysis)
-    args = {"x": Ref.of(x), **flat(operands=more), **_args(layout, box)}
+    args = _args(layout, box, more)
     scratch = _scratch_nbytes(layout, config, box, lanes)
     axes = [Axis(d, tuple(v.strides[i] for v in rest)) for i, d in enumerate(box)]
     read = expressible(dims.mul(dims.product(x.shape), x.dtype.bits // 8))
     nbytes = dims.known(dims.add(traffic(rest, axes), read)) or 0
     flops = expressible(dims.mul(2 * max(config.rows, 1), expressible(dims.product(box))))
     spec = resize(config=config, epilogue=epilogue)
-    return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes)]
+    return [Step(spec, flat(args=args), epilogue.writes, group.nodes, scratch, flops, nbytes)]
 
 
 def _config(
@@ -128,17 +129,16 @@ def _config(
     return config.with_unrolled_rows(x.shape[last], f32_lanes), expression
 
 
-def _args(layout: _Layout, box: tuple[Known, ...]) -> dict[str, Ref | Known | float]:
-    """The arguments for sizes, strides and tap tables."""
+def _args(layout: _Layout, box: tuple[Known, ...], epilogue: EpilogueArgs[Ref, Known]) -> ResizeArgs[Ref, Known]:
     x = layout.views[0]
-    args: dict[str, Ref | Known | float] = {f"n{i}": d for i, d in enumerate(box)}
-    args |= {f"in{i}": d for i, d in enumerate(x.shape)}
-    args |= {f"s{i}": s for i, s in enumerate(x.strides)}
-    for i, a in layout.along.items():
-        if isinstance(a, TapTable):
-            args |= {f"i{i}": Ref.of(a.firsts), f"taps{i}": a.taps}
-            args |= {} if a.weights is None else {f"w{i}": Ref.of(a.weights)}
-    return args
+    tables = tuple(_table(layout.along.get(i)) for i in range(len(box)))
+    return ResizeArgs(Ref.of(x), box, x.shape, x.strides, tables, epilogue)
+
+
+def _table(read: object) -> TapTableArgs[Ref, Known] | None:
+    if not isinstance(read, TapTable):
+        return None
+    return TapTableArgs(Ref.of(read.firsts), read.taps, None if read.weights is None else Ref.of(read.weights))
 
 
 def _scratch_nbytes(layout: _Layout, config: ResizeConfig, box: tuple[Known, ...], f32_lanes: int) -> Known:
@@ -158,26 +158,24 @@ def _scratch_nbytes(layout: _Layout, config: ResizeConfig, box: tuple[Known, ...
 
 
 def _params(config: ResizeConfig, epilogue: Epilogue) -> Params:
+    def table(read: object) -> TapTableArgs[Memory, DType] | None:
+        if not isinstance(read, TapTableConfig):
+            return None
+        return TapTableArgs(Memory(i64), i64, Memory(config.work) if read.is_weighted else None)
+
     reads = (*config.outer, config.inner)
-    tables: dict[str, Any] = {}
-    for i, read in enumerate(reads):
-        if isinstance(read, TapTableConfig):
-            tables |= {f"i{i}": (i64,), f"taps{i}": i64}
-            tables |= {f"w{i}": (config.work,)} if read.is_weighted else {}
-    numbers = [f"{what}{i}" for what in ("n", "in", "s") for i in range(len(reads))]
-    return {"x": (config.x,), **dict.fromkeys(numbers, i64), **tables, **epilogue.params}
+    each, tables = (i64,) * len(reads), tuple(map(table, reads))
+    return {"args": ResizeArgs[Memory, DType](Memory(config.x), each, each, each, tables, epilogue.declared)}
 
 
 @kernel(_params)
-def resize(k: Kernel, x: Buf, *, config: ResizeConfig, epilogue: Epilogue, **memory: Any) -> None:
-    """``n`` are the sizes of the result; ``in`` and ``s`` the sizes and strides of the image."""
+def resize(k: Kernel, args: ResizeArgs[Buf, Val], *, config: ResizeConfig, epilogue: Epilogue) -> None:
     last = len(config.outer)
-    sizes = [number(memory, f"n{i}") for i in range(last + 1)]
-    strides = [number(memory, f"s{i}") if read is None else k.const(0) for i, read in enumerate(config.outer)]
-    rows = _Rows(k, x, config, epilogue, memory, sizes, strides)
+    strides = [args.strides[i] if read is None else k.const(0) for i, read in enumerate(config.outer)]
+    rows = _Rows(k, config, epilogue, args, strides)
     in_registers = config.stays_in_registers(k.lanes)
     if may_shuffle(config, k.lanes):
-        table = ShuffleTable(k, config, memory, sizes[last])
+        table = ShuffleTable(k, config, args, args.sizes[last])
         with k.either(table.are_near) as (near, far):
             with near:
                 rows.one_by_one(table)
@@ -198,14 +196,16 @@ class _Rows:
     """Loops over the rows of the result, which each thread has a share of."""
 
     k: Kernel
-    x: Buf
     config: ResizeConfig
     epilogue: Epilogue
-    memory: dict[str, Any]
-    sizes: list[Val]
-    """Of the result."""
+    args: ResizeArgs[Buf, Val]
     strides: list[Val]
     """Of the image along the outer axes; 0 along those that are resampled."""
+
+    @property
+    def sizes(self) -> tuple[Val, ...]:
+        """Of the result."""
+        return self.args.sizes
 
     @property
     def last(self) -> int:
@@ -213,18 +213,18 @@ class _Rows:
         return len(self.config.outer)
 
     def _row(self, start: Buf, index: list[Val]) -> Row:
-        return Row(self.k, self.config, self.memory, start, index)
+        return Row(self.k, self.config, self.args, start, index)
 
     def _bound(self, batch: list[Val]) -> BoundEpilogue:
-        return BoundEpilogue(self.k, self.epilogue, self.memory, self.sizes[self.last], batch)
+        return BoundEpilogue(self.k, self.epilogue, self.args.epilogue, self.sizes[self.last], batch)
 
     def one_by_one(self, table: ShuffleTable | None = None) -> None:
         """Rows that need no scratch memory, or one row of it."""
         k, last, config, width = self.k, self.last, self.config, self.sizes[self.last]
         blocks = k.const(1) if config.inner is not None else (width + (COLUMN_BLOCK - 1)) // COLUMN_BLOCK
-        step = number(self.memory, f"s{last}") * COLUMN_BLOCK if config.inner is None else k.const(0)
+        step = self.args.strides[last] * COLUMN_BLOCK if config.inner is None else k.const(0)
         with nest_loop(k, [*self.sizes[:last], blocks], [[*self.strides, step]]) as (index, (moved,)):
-            row = self._row(self.x.at(moved), index[:last])
+            row = self._row(self.args.x.at(moved), index[:last])
             finish = self._bound(index[: last - 1])
             if table is not None:
                 row.emit_by_shuffles(table, finish, index[last - 1], width)
@@ -241,21 +241,21 @@ class _Rows:
         partner and are computed twice.
         """
         k, last = self.k, self.last
-        pairs = number(self.memory, f"in{last - 1}") + 1
+        pairs = self.args.source_sizes[last - 1] + 1
         with nest_loop(k, [*self.sizes[: last - 1], pairs], [self.strides]) as (index, (moved,)):
             first, second = k.max(index[-1] * 2 - 1, 0), k.min(index[-1] * 2, self.sizes[last - 1] - 1)
-            row = self._row(self.x.at(moved), [*index[:-1], first])
+            row = self._row(self.args.x.at(moved), [*index[:-1], first])
             row.emit_in_registers(self._bound(index[:-1]), first, self.sizes[last], second)
 
     def repeated(self) -> None:
         """Each input row is copied to several neighbouring output rows: nearest-neighbour upsampling of NHWC."""
         k, last = self.k, self.last
-        length, step = number(self.memory, f"in{last - 1}"), number(self.memory, f"s{last - 1}")
+        length, step = self.args.source_sizes[last - 1], self.args.strides[last - 1]
         copied = replace(self.config, outer=(*self.config.outer[:-1], None))
         with nest_loop(k, self.sizes[: last - 1], [self.strides[: last - 1]]) as (index, (moved,)):
             finish = self._bound(index)
             with k.loop(0, length) as at, k.loop(0, self.config.repeats) as i:
-                row = Row(k, copied, self.memory, self.x.at(moved + at * step), [*index, at])
+                row = Row(k, copied, self.args, self.args.x.at(moved + at * step), [*index, at])
                 row.emit_blended(finish, at * self.config.repeats + i, k.const(0), self.sizes[last])
 
     def staged(self) -> None:
@@ -265,7 +265,7 @@ class _Rows:
         drain, including all results stored before.
         """
         k, last, config = self.k, self.last, self.config
-        length, halo = number(self.memory, f"in{last}"), Row.halo(k, config, self.memory)
+        length, halo = self.args.source_sizes[last], Row.halo(k, config, self.args)
         pitch = (length + halo * 2 + SLACK_VECTORS * k.lanes) & -k.lanes
         together = k.min(k.max(k.const(MAX_STAGED_VECTORS * k.lanes) // pitch, 1), MAX_STAGED_ROWS)
         groups = (self.sizes[last - 1] + (together - 1)) // together
@@ -275,7 +275,7 @@ class _Rows:
             count = k.min(self.sizes[last - 1] - first, together)
             place = k.scratch(config.work).at(halo)
             with k.loop(0, count) as r:
-                row = self._row(self.x.at(moved + r * self.strides[-1]), [*outer, first + r])
+                row = self._row(self.args.x.at(moved + r * self.strides[-1]), [*outer, first + r])
                 row.stage(place.at(r * pitch), halo)
             finish = self._bound(outer)
             with k.loop(0, count) as r:

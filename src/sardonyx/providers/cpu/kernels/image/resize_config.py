@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import PolyphaseFilter, TapTable
+from sardonyx.providers.cpu.kernels.common.epilogue import EpilogueArgs
+from sardonyx.providers.cpu.language.arguments import Arguments, M, N, named
 
 COLUMN_BLOCK = 4096
 """Columns that are computed at a time where the innermost axis is not resampled."""
@@ -31,6 +34,35 @@ class TapTableConfig:
 
     taps: int
     is_weighted: bool
+
+
+@dataclass(frozen=True)
+class TapTableArgs(Arguments[M, N]):
+    """The parameters of a ``TapTable``; they are numbered by axis."""
+
+    firsts: M = field(metadata=named("i{}"))
+    """For each output the index of its first tap."""
+    taps: N = field(metadata=named("taps{}"))
+    weights: M | None = field(metadata=named("w{}"))
+
+
+@dataclass(frozen=True)
+class ResizeArgs(Arguments[M, N]):
+    """The parameters of ``resize``."""
+
+    is_inline: ClassVar[bool] = True
+    x: M
+    sizes: tuple[N, ...] = field(metadata=named("n"))
+    """Of the result."""
+    source_sizes: tuple[N, ...] = field(metadata=named("in"))
+    strides: tuple[N, ...] = field(metadata=named("s"))
+    tables: tuple[TapTableArgs[M, N] | None, ...] = field(metadata=named(""))
+    epilogue: EpilogueArgs[M, N]
+
+    def table(self, axis: int) -> TapTableArgs[M, N]:
+        found = self.tables[axis]
+        assert found is not None, "the axis is resampled by a table"
+        return found
 
 
 @dataclass(frozen=True)

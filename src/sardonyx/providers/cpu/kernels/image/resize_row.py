@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache, partial
 from itertools import product
-from typing import Any
 
 from sardonyx.dtypes import of_name
 from sardonyx.lower.groups import PolyphaseFilter
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue
-from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.image.resize_config import RUNTIME_TAPS, ResizeConfig, TapTableConfig
+from sardonyx.providers.cpu.kernels.image.resize_config import RUNTIME_TAPS, ResizeArgs, ResizeConfig, TapTableConfig
 from sardonyx.providers.cpu.kernels.image.resize_shuffle import ShuffleTable, permuted
 from sardonyx.providers.cpu.kernels.math.transpose import interleaved_wide
 from sardonyx.providers.cpu.kernels.math.unaligned_rows import Window, shifted, tiles_of, unrolled_row
@@ -27,11 +25,13 @@ _WeightedRows = list[tuple[Buf, list[Val | None]]]
 class Row:
     """Emits one row of the result, whose indices along the outer axes are ``index``."""
 
-    def __init__(self, k: Kernel, config: ResizeConfig, memory: dict[str, Any], start: Buf, index: list[Val]) -> None:
-        self.k, self.config, self.memory, self.start, self.index = k, config, memory, start, index
+    def __init__(
+        self, k: Kernel, config: ResizeConfig, args: ResizeArgs[Buf, Val], start: Buf, index: list[Val]
+    ) -> None:
+        self.k, self.config, self.args, self.start, self.index = k, config, args, start, index
         self.last = len(config.outer)
         self.lanes = config.lanes(k.lanes)
-        self.stride = number(memory, f"s{self.last}")
+        self.stride = args.strides[self.last]
 
     # -- input rows and their weights
 
@@ -40,17 +40,18 @@ class Row:
         k, read, at = self.k, self.config.outer[axis], self.index[axis]
         assert read is not None
         if isinstance(read, TapTableConfig):
-            first = self.memory[f"i{axis}"].load(at)
-            place = tap * number(self.memory, f"n{axis}") + at
-            weight = self.memory[f"w{axis}"].load(place) if read.is_weighted else None
+            table = self.args.table(axis)
+            first = table.firsts.load(at)
+            place = tap * self.args.sizes[axis] + at
+            weight = None if table.weights is None else table.weights.load(place)
         else:
             first, p = at // read.factor, at % read.factor
             if any(read.firsts):
                 first = first + k.table(read.firsts, i64).load(p)
             weight = None if read.weights is None else self._constant(read.weights, p * read.taps + tap)
         index = first + tap if weight is not None or isinstance(read, PolyphaseFilter) else first
-        index = k.min(k.max(index, 0), number(self.memory, f"in{axis}") - 1)
-        return index * number(self.memory, f"s{axis}"), weight
+        index = k.min(k.max(index, 0), self.args.source_sizes[axis] - 1)
+        return index * self.args.strides[axis], weight
 
     def _constant(self, weights: tuple[tuple[float, ...], ...], at: Val) -> Val:
         """A weight from a constant table."""
@@ -61,7 +62,7 @@ class Row:
 
     def _rows_of_both(self, other: Val) -> _WeightedRows:
         """The input rows with their weights for this output row and an ``other`` one that reads the same rows."""
-        theirs = Row(self.k, self.config, self.memory, self.start, [*self.index[:-1], other])._unrolled_rows()
+        theirs = Row(self.k, self.config, self.args, self.start, [*self.index[:-1], other])._unrolled_rows()
         return [(row, [mine, its]) for (row, mine), (_, its) in zip(self._unrolled_rows(), theirs, strict=True)]
 
     def _unrolled_rows(self) -> list[tuple[Buf, Val | None]]:
@@ -89,7 +90,8 @@ class Row:
             choice = []
             for i in axes:
                 read = self.config.outer[i]
-                count = number(self.memory, f"taps{i}") if isinstance(read, TapTableConfig) else k.const(self._count(i))
+                is_table = isinstance(read, TapTableConfig)
+                count = self.args.table(i).taps if is_table else k.const(self._count(i))
                 choice.append(self._tap(i, loops.enter_context(k.loop(0, count))))
             yield self._combined(tuple(choice))
 
@@ -158,15 +160,15 @@ class Row:
         return source
 
     @staticmethod
-    def halo(k: Kernel, config: ResizeConfig, memory: dict[str, Any]) -> Val:
+    def halo(k: Kernel, config: ResizeConfig, args: ResizeArgs[Buf, Val]) -> Val:
         """The halo on either side of a staged row, in whole vectors."""
         taps = isinstance(config.inner, TapTableConfig)
-        count = number(memory, f"taps{len(config.outer)}") if taps else k.const(max(config.halo))
+        count = args.table(len(config.outer)).taps if taps else k.const(max(config.halo))
         return (count + (k.lanes - 1)) & -k.lanes
 
     def stage(self, to: Buf, halo: Val) -> None:
         """Store the blended row at ``to``; its halo repeats the first and the last element."""
-        k, size = self.k, number(self.memory, f"in{self.last}")
+        k, size = self.k, self.args.source_sizes[self.last]
         self._blend(to, k.const(0), size)
         first, last = to.load(0), to.load(size - 1)
         with k.loop(0, halo, self.lanes) as i:
@@ -176,7 +178,7 @@ class Row:
     def emit_resampled(self, source: Buf, finish: BoundEpilogue, row: Val, count: Val) -> None:
         """Outputs from a row in memory."""
         if isinstance(self.config.inner, PolyphaseFilter):
-            for t in self.k.tiles(number(self.memory, f"in{self.last}"), self.lanes):
+            for t in self.k.tiles(self.args.source_sizes[self.last], self.lanes):
                 self._emit_phases(self.config.inner, self._window(source, t), t, finish, row, count)
         else:
             assert self.config.inner is not None
@@ -184,8 +186,9 @@ class Row:
 
     def emit_by_shuffles(self, table: ShuffleTable, finish: BoundEpilogue, row: Val, count: Val) -> None:
         """Outputs by a table: source vectors are blended in registers, and their elements permuted."""
-        k, lanes, rows, weights = self.k, self.lanes, self._unrolled_rows(), self.memory[f"w{self.last}"]
-        size = number(self.memory, f"in{self.last}")
+        k, lanes, rows, weights = self.k, self.lanes, self._unrolled_rows(), self.args.table(self.last).weights
+        assert weights is not None
+        size = self.args.source_sizes[self.last]
         masks = [k.mask(size - i * lanes, lanes) for i in range(self.config.source_vectors)]
         for t in k.tiles(count, lanes):
             start = table.start(t.index)
@@ -235,7 +238,7 @@ class Row:
         """A loop along the row. The blended vectors before and at the current tile are loop variables; the one after it
         is computed in each iteration. The first and last element are repeated beyond the ends of the row.
         """
-        k, lanes, size = self.k, self.lanes, number(self.memory, f"in{self.last}")
+        k, lanes, size = self.k, self.lanes, self.args.source_sizes[self.last]
         whole = size & -lanes
 
         def advance(at: Val, following: list[Val], mask: Val | None = None) -> None:
@@ -263,7 +266,7 @@ class Row:
 
     def _end_vector(self, rows: _WeightedRows, at: Val) -> list[Val]:
         """Blended vectors at ``at``, in which the row's last element is repeated beyond its end."""
-        k, lanes, size = self.k, self.lanes, number(self.memory, f"in{self.last}")
+        k, lanes, size = self.k, self.lanes, self.args.source_sizes[self.last]
         mask = k.mask(size - at, lanes)
         found = self._sums(rows, Tile(at, lanes, mask))
         if self.config.work.bits != 32:
@@ -324,7 +327,8 @@ class Row:
     def _emit_by_table(self, read: TapTableConfig, source: Buf, finish: BoundEpilogue, row: Val, count: Val) -> None:
         """Outputs by a table: their elements are loaded one by one, or two neighbouring taps at a time."""
         k, lanes = self.k, self.lanes
-        firsts, weights = self.memory[f"i{self.last}"], self.memory.get(f"w{self.last}")
+        table = self.args.table(self.last)
+        firsts, weights = table.firsts, table.weights
         for t in k.tiles(count, lanes):
             places = [t.index + lane for lane in range(lanes)]
             if t.mask is not None:
@@ -339,7 +343,7 @@ class Row:
             for pair in range(0, read.taps, 2):
                 total.set(self._add_tap_pair(source, at, weights, t, k.const(pair), count, total.get()))
             if read.taps == RUNTIME_TAPS:
-                with k.loop(0, number(self.memory, f"taps{self.last}"), 2) as tap:
+                with k.loop(0, table.taps, 2) as tap:
                     total.set(self._add_tap_pair(source, at, weights, t, tap, count, total.get()))
             finish.put(row, t, total.get())
 

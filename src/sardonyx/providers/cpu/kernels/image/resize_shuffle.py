@@ -7,15 +7,19 @@ table allows that is found at run time, once for each step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import PolyphaseFilter
-from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.image.resize_config import MIN_LANES, RUNTIME_TAPS, ResizeConfig, TapTableConfig
+from sardonyx.providers.cpu.kernels.image.resize_config import (
+    MIN_LANES,
+    RUNTIME_TAPS,
+    ResizeArgs,
+    ResizeConfig,
+    TapTableConfig,
+)
 from sardonyx.providers.cpu.language.dsl import Kernel
-from sardonyx.providers.cpu.language.values import Val, f32, i32, i64
+from sardonyx.providers.cpu.language.values import Buf, Val, f32, i32, i64
 from sardonyx.providers.cpu.program.sizes import expressible
 
 
@@ -40,11 +44,11 @@ class ShuffleTable:
     lane it reads in them. ``are_near``: whether all these lanes exist.
     """
 
-    def __init__(self, k: Kernel, config: ResizeConfig, memory: dict[str, Any], count: Val) -> None:
+    def __init__(self, k: Kernel, config: ResizeConfig, args: ResizeArgs[Buf, Val], count: Val) -> None:
         assert isinstance(config.inner, TapTableConfig)
         last = len(config.outer)
         self.k, self.taps, self.lanes = k, config.inner.taps, config.lanes(k.lanes)
-        self.firsts, self.size, self.table = memory[f"i{last}"], number(memory, f"in{last}"), k.scratch(i32)
+        self.firsts, self.size, self.table = args.table(last).firsts, args.source_sizes[last], k.scratch(i32)
         self.pitch, self.width = count + self.lanes, config.source_vectors * self.lanes
         near = k.var(1)
         for t in k.tiles(count, self.lanes):

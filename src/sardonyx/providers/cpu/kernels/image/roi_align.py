@@ -6,18 +6,18 @@ The address and the weights of a sample are scalars, the same for all channels. 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import RoiAlign
-from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import Matrix, number
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, EpilogueArgs
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.kernels.math.reducers import extreme, lowest
-from sardonyx.providers.cpu.language.arguments import flat
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat
 from sardonyx.providers.cpu.language.context import Code
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.polling import is_stopped
@@ -58,39 +58,60 @@ def steps(group: RoiAlign, analysis: Analysis) -> list[Step]:
         [Matrix.of(views.permuted(v, (0, 2, 3, 1))) for v in seen] for seen in (group.extra, group.outputs)
     )  # fmt: skip
     count, channels, height, width = group.box
-    epilogue, more = Epilogue.over(group.epilogue, extra, outputs, channels, 2)
-    args: dict[str, Ref | Known | float] = {"x": Ref.of(x), "rois": Ref.of(rois), "batches": Ref.of(batches)}
-    args |= {f"x_{a}": s for a, s in zip("bcyx", x.strides, strict=True)}
-    args |= {"images": x.shape[0], "size_y": x.shape[2], "size_x": x.shape[3]}
-    args |= {"count": count, "channels": channels, "height": height, "width": width}
-    args |= {"roi": rois.strides[0], "corner": rois.strides[1], "batch": batches.strides[0]}
-    args |= flat(operands=more)
+    epilogue, operands = Epilogue.over(group.epilogue, extra, outputs, channels, 2)
+    x_b, x_c, x_y, x_x = x.strides
+    args = RoiAlignArgs[Ref, Known](
+        Ref.of(x), Ref.of(rois), Ref.of(batches), x_b, x_c, x_y, x_x, x.shape[0], x.shape[2], x.shape[3],
+        count, channels, height, width, rois.strides[0], rois.strides[1], batches.strides[0], operands,
+    )  # fmt: skip
     flops = dims.known(dims.product((8 * max(group.sampling_ratio, 1) ** 2, *group.box))) or 0
-    return [Step(roi_align(config=config, epilogue=epilogue), args, epilogue.writes, group.nodes, flops=flops)]
+    return [
+        Step(roi_align(config=config, epilogue=epilogue), flat(args=args), epilogue.writes, group.nodes, flops=flops)
+    ]
 
 
-_NUMBERS = (
-    "x_b", "x_c", "x_y", "x_x", "images", "size_y", "size_x", "count", "channels", "height", "width", "roi", "corner",
-    "batch",
-)  # fmt: skip
+@dataclass(frozen=True)
+class RoiAlignArgs(Arguments[M, N]):
+    """The parameters of ``roi_align``."""
+
+    is_inline: ClassVar[bool] = True
+    x: M
+    rois: M
+    batches: M
+    x_b: N
+    x_c: N
+    x_y: N
+    x_x: N
+    images: N
+    size_y: N
+    size_x: N
+    count: N
+    channels: N
+    height: N
+    width: N
+    roi: N
+    corner: N
+    """Strides of ``rois``."""
+    batch: N
+    """The stride of ``batches``."""
+    epilogue: EpilogueArgs[M, N]
 
 
 def _params(config: RoiAlignConfig, epilogue: Epilogue) -> Params:
-    memory = {"x": (config.x,), "rois": (config.rois,), "batches": (config.batches,)}
-    return {**memory, **dict.fromkeys(_NUMBERS, i64), **epilogue.params}
+    memory = Memory(config.x), Memory(config.rois), Memory(config.batches)
+    numbers = i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64
+    return {"args": RoiAlignArgs[Memory, DType](*memory, *numbers, epilogue.declared)}
 
 
 @kernel(_params)
-def roi_align(
-    k: Kernel, x: Buf, rois: Buf, batches: Buf, *, config: RoiAlignConfig, epilogue: Epilogue, **memory: Any
-) -> None:  # fmt: skip
-    count, channels, height, width = (number(memory, n) for n in ("count", "channels", "height", "width"))
+def roi_align(k: Kernel, args: RoiAlignArgs[Buf, Val], *, config: RoiAlignConfig, epilogue: Epilogue) -> None:
+    count, channels, height, width = args.count, args.channels, args.height, args.width
     with k.share(count * height * width) as at:
         column, rest = at % width, at // width
         row, region = rest % height, rest // height
-        image = k.cast(batches.load(region * number(memory, "batch")), i64)
-        corners = [rois.load(region * number(memory, "roi") + number(memory, "corner") * i) for i in range(4)]
-        foreign, far = (image < 0) | (image >= number(memory, "images")), k.const(1).eq(0)
+        image = k.cast(args.batches.load(region * args.batch), i64)
+        corners = [args.rois.load(region * args.roi + args.corner * i) for i in range(4)]
+        foreign, far = (image < 0) | (image >= args.images), k.const(1).eq(0)
         for c in corners:
             far = far | ~(k.abs(c * config.scale) < MAX_COORDINATE)
         for bad, code, value in ((foreign, Code.INDEX, image), (far, Code.REGION, region)):
@@ -98,13 +119,16 @@ def roi_align(
                 k.fail(code, value)
         with k.when(~(foreign | far | is_stopped(k))):
             x1, y1, x2, y2 = (_scaled(k, config, c) for c in corners)
-            extents = _Extent(y1, y2, row, height, "y"), _Extent(x1, x2, column, width, "x")
+            extents = (
+                _Extent(y1, y2, row, height, args.size_y, args.x_y),
+                _Extent(x1, x2, column, width, args.size_x, args.x_x),
+            )
             samples = _Pixels if config.kind == INSIDE else _BilinearSamples
-            down, along = (samples(k, config, memory, extent) for extent in extents)
-            finish = BoundEpilogue(k, epilogue, memory, channels, [region, row])
-            start = x.at(image * number(memory, "x_b"))
+            down, along = (samples(k, config, extent) for extent in extents)
+            finish = BoundEpilogue(k, epilogue, args.epilogue, channels, [region, row])
+            start = args.x.at(image * args.x_b)
             for t in k.tiles(channels, lanes_of(k.lanes, config.work)):
-                finish.put(column, t, _pooled(k, config, memory, start, down, along, t))
+                finish.put(column, t, _pooled(k, config, args.x_c, start, down, along, t))
 
 
 def _scaled(k: Kernel, config: RoiAlignConfig, corner: Val) -> Val:
@@ -123,14 +147,16 @@ class _Extent:
     stop: Val
     cell: Val
     cells: Val
-    axis: str
+    size: Val
+    """Of the image along the axis."""
+    stride: Val
 
 
 class _BilinearSamples:
     """The samples of a cell along one axis, each between two pixels."""
 
-    def __init__(self, k: Kernel, config: RoiAlignConfig, memory: dict[str, Any], extent: _Extent) -> None:
-        self.k, self.size, self.stride = k, number(memory, f"size_{extent.axis}"), number(memory, f"x_{extent.axis}")
+    def __init__(self, k: Kernel, config: RoiAlignConfig, extent: _Extent) -> None:
+        self.k, self.size, self.stride = k, extent.size, extent.stride
         length = extent.stop - extent.start
         if config.shift == 0:
             length = k.select(length > 1, length, 1.0)
@@ -172,8 +198,8 @@ class _BilinearSamples:
 class _Pixels:
     """The pixels of a cell along one axis."""
 
-    def __init__(self, k: Kernel, config: RoiAlignConfig, memory: dict[str, Any], extent: _Extent) -> None:
-        size, stride = number(memory, f"size_{extent.axis}"), number(memory, f"x_{extent.axis}")
+    def __init__(self, k: Kernel, config: RoiAlignConfig, extent: _Extent) -> None:
+        size, stride = extent.size, extent.stride
         step = k.cast(k.max(extent.stop - extent.start + 1, 1), f32) / k.cast(extent.cells, f32)
         low = k.cast(k.floor(k.cast(extent.cell, f32) * step), i64) + extent.start
         high = k.cast(k.ceil(k.cast(extent.cell + 1, f32) * step), i64) + extent.start
@@ -187,10 +213,10 @@ class _Pixels:
 
 
 def _pooled(
-    k: Kernel, config: RoiAlignConfig, memory: dict[str, Any], start: Buf, down: Any, along: Any, t: Tile
+    k: Kernel, config: RoiAlignConfig, step: Val, start: Buf, down: Any, along: Any, t: Tile
 ) -> Val:  # fmt: skip
     """The mean or maximum of a cell for a vector of channels; 0 if it has no samples."""
-    step, work = number(memory, "x_c"), config.work
+    work = config.work
     is_mean = config.kind not in (MAX, INSIDE)
     channels = [t.index + lane for lane in range(t.lanes)]
     if t.mask is not None:
