@@ -34,13 +34,6 @@ class Unplannable(Exception):
     """A size cannot be computed from the inputs' shapes."""
 
 
-def plannable(size: Known | None) -> Known:
-    """The size, which ``dims`` gives as None for expressions of too many terms."""
-    if size is None:
-        raise Unplannable("a size is too long an expression")
-    return size
-
-
 class Op:
     """The operation of a row on two values; the second word of ``NUMBER`` is a literal."""
 

@@ -13,9 +13,10 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Expr, Known
 from sardonyx.lower.groups import Storage
-from sardonyx.plan.sizes import Sizes, plannable
+from sardonyx.plan.sizes import Sizes
 from sardonyx.providers.cpu.codegen.launch import word
 from sardonyx.providers.cpu.language.context import ARENA, STEP_SLOT
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Holds, Ref, Slot, Step
 
 
@@ -50,12 +51,12 @@ class ArgumentBlocks:
 
     def _add_memory(self, given: Ref) -> None:
         storage = given.storage
-        offset = plannable(dims.mul(given.offset, storage.dtype.itemsize))
+        offset = expressible(dims.mul(given.offset, storage.dtype.itemsize))
         self.words.append(self._bases.get(storage, ARENA))
         if storage in self._temporaries:
             self.placed.append((len(self.words), self._temporaries[storage]))
         self._add_size(offset)
-        self._add_size(plannable(dims.sub(nbytes_of(storage), offset)) if self._is_checked else 0)
+        self._add_size(expressible(dims.sub(nbytes_of(storage), offset)) if self._is_checked else 0)
         self._add_size(offset if self._is_checked else 0)
 
     def _add_number(self, given: Slot | Holds | Known | float, dtype: DType) -> None:
@@ -80,4 +81,4 @@ class ArgumentBlocks:
 
 
 def nbytes_of(storage: Storage) -> Known:
-    return plannable(dims.mul(storage.elements, storage.dtype.itemsize))
+    return expressible(dims.mul(storage.elements, storage.dtype.itemsize))
