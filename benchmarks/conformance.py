@@ -20,7 +20,8 @@ import onnx
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.conformance.onnx_cases import Case, assert_same, every
+from tests.comparing import assert_same
+from tests.conformance.onnx_cases import Case, every
 
 Runner = Callable[[onnx.ModelProto], Any]
 
@@ -47,10 +48,16 @@ def passes(case: Case, make: Runner) -> bool:
             got = session.run([o.name for o in model.graph.output], feeds)
             if "bernoulli" not in case.name:
                 for value, expected in zip(got, outputs, strict=True):
-                    assert_same(value, expected, case.rtol, case.atol)
+                    assert_same(_objects(value), expected, case.tolerance)
     except Exception:
         return False
     return True
+
+
+def _objects(value: Any) -> Any:
+    """onnx.reference may give text as arrays of a fixed width; the suite expects objects."""
+    is_fixed = isinstance(value, np.ndarray) and value.dtype.kind in "US"
+    return value.astype(object) if is_fixed else value
 
 
 def main() -> None:

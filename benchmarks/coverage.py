@@ -18,13 +18,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.conformance.onnx_cases import every
-
 from benchmarks import page
 from sardonyx.model.load import load
 from sardonyx.normalize.run import normalize
 from sardonyx.optimize.pipelines import optimize
 from sardonyx.providers.cpu import CpuProvider
+from tests.conformance.onnx_cases import every
 
 LEVEL = "all"
 Left = list[tuple[str, str]]

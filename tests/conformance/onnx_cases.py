@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
+from sardonyx import dtypes
+from tests.comparing import Tolerance, Tolerances
+
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 
 
+REALS = tuple(t.numpy.name for t in dtypes.every() if t.kind in ("float", "complex"))
 NOISE = {"test_dft_inverse": 2e-6, "test_dft_inverse_opset19": 2e-6}
 """Cases whose expected zeros are the rounding errors of one FFT in f32, and larger than the tolerance of the case."""
 
@@ -29,12 +32,10 @@ class Case:
     source: Any
 
     @property
-    def rtol(self) -> float:
-        return float(self.source.rtol)
-
-    @property
-    def atol(self) -> float:
-        return max(float(self.source.atol), NOISE.get(self.name, 0.0))
+    def tolerance(self) -> Tolerances:
+        relative, absolute = float(self.source.rtol), max(float(self.source.atol), NOISE.get(self.name, 0.0))
+        found = dict.fromkeys(REALS, Tolerance(relative, absolute=absolute))
+        return {**found, "bfloat16": Tolerance(max(relative, 2**-6), absolute=absolute)}
 
     def written_out(self) -> Case:
         """The suite's case with this one's inputs and its operator as a body of simpler ones, where there is one."""
@@ -83,30 +84,3 @@ def _from_file(path: Path, type_: onnx.TypeProto) -> Any:
     if kind == "optional_type":
         return numpy_helper.to_optional(onnx.OptionalProto.FromString(data))
     return numpy_helper.to_array(onnx.TensorProto.FromString(data))
-
-
-def assert_same(got: Any, expected: Any, rtol: float, atol: float) -> None:
-    """Equal in kind, type, shape and, up to the case's tolerances, value."""
-    if isinstance(expected, (list, tuple)):
-        assert isinstance(got, list) and len(got) == len(expected)
-        for g, e in zip(got, expected, strict=True):
-            assert_same(g, e, rtol, atol)
-        return
-    if expected is None:
-        assert got is None
-        return
-    expected = np.asarray(expected)
-    assert isinstance(got, np.ndarray)
-    assert got.shape == expected.shape
-    if expected.dtype.kind in "OUS":
-        assert got.dtype.kind in "OUS"
-        np.testing.assert_array_equal(got.astype(object), expected.astype(object))
-        return
-    assert got.dtype == expected.dtype
-    if got.dtype.kind in "biu":
-        np.testing.assert_array_equal(got, expected)
-    elif got.dtype.kind == "V" or got.dtype.itemsize < 2:
-        wide = 2**-6 if got.dtype.name == "bfloat16" else 0.0
-        np.testing.assert_allclose(got.astype(np.float32), expected.astype(np.float32), rtol=max(rtol, wide), atol=atol)
-    else:
-        np.testing.assert_allclose(got, expected, rtol=rtol, atol=atol)

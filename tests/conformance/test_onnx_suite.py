@@ -11,7 +11,8 @@ import onnx
 import pytest
 
 import sardonyx as ort
-from tests.conformance.onnx_cases import Case, assert_same, every
+from tests.comparing import assert_same
+from tests.conformance.onnx_cases import Case, every
 from tests.slices import some
 
 LEVELS = {
@@ -62,7 +63,7 @@ def run_case(
             if "bernoulli" in case.name:
                 assert_bernoulli(value, expected, inputs[0])
             else:
-                assert_same(value, toward(value, expected, spread), case.rtol, case.atol)
+                assert_same(value, toward(value, expected, spread), case.tolerance)
     return session
 
 

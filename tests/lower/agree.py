@@ -21,11 +21,15 @@ from sardonyx.model.text import from_text
 from sardonyx.normalize.run import normalize
 from sardonyx.optimize import manager, pipelines
 from sardonyx.partition.provider import Part
+from tests.comparing import Tolerance, assert_same
 
 assert pipelines.LEVELS, "importing the pipelines registers every pass"
 
-TOLERANCE = {"float16": 2e-2, "bfloat16": 6e-2, "float32": 2e-4, "float64": 1e-9}
-
+ROUNDING = {
+    name: Tolerance(relative=share, of_largest=share / 10, least=1e-3)
+    for name, share in {"float16": 2e-2, "bfloat16": 6e-2, "float32": 2e-4, "float64": 1e-9}.items()
+}
+"""How far results may be from those of the operators' own meanings, by type."""
 
 OPSETS = '"" : 26, "ai.onnx.ml" : 5, "ai.onnx.preview.training" : 1'
 
@@ -70,16 +74,8 @@ def compare(graph: Graph, *every: Mapping[str, int], seed: int = 0) -> tuple[Gro
         given = feeds(part, sizes, seed)
         expected = program.run(given, RunContext())
         for want, got in zip(expected, interpret.run(found, given), strict=True):
-            assert_close(got, want)
+            assert_same(got, want, ROUNDING)
     return found.groups
-
-
-def assert_close(got: Any, want: Any) -> None:
-    assert got.shape == want.shape and got.dtype == want.dtype
-    tolerance = TOLERANCE.get(str(want.dtype), 0)
-    got, want = got.astype(np.float64), want.astype(np.float64)
-    scale = max(np.abs(want[np.isfinite(want)]).max(initial=0), 1e-3)
-    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * scale / 10)
 
 
 def kinds(groups: tuple[Group, ...]) -> list[str]:

@@ -19,7 +19,8 @@ from sardonyx.lower.analysis.facts import GraphFacts
 from sardonyx.lower.analysis.multiples import multiples
 from sardonyx.lower.build import lower
 from sardonyx.session.compiled_cache import CachedEngine
-from tests.lower.agree import OPSETS, assert_close, feeds, parse, part_of
+from tests.comparing import assert_same
+from tests.lower.agree import OPSETS, ROUNDING, feeds, parse, part_of
 
 HALVED = "MaxPool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>"
 DOUBLED = 's = Constant<value = float[4] {1, 1, 2, 2}>() c = Resize<mode = "nearest">(b, , s) y = Add(a, c)'
@@ -40,7 +41,7 @@ def test_broadcasts_are_resolved_by_multiples() -> None:
     for sizes in ({"n": 2, "h": 8, "w": 12}, {"n": 1, "h": 4, "w": 4}):
         given = feeds(part, sizes)
         for want, got in zip(program.run(given, RunContext()), interpret.run(lowered, given), strict=True):
-            assert_close(got, want)
+            assert_same(got, want, ROUNDING)
 
 
 def test_other_broadcasts_are_left_symbolic() -> None:

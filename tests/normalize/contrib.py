@@ -16,6 +16,7 @@ from sardonyx.interpret.bind import compile_graph
 from sardonyx.interpret.context import RunContext
 from sardonyx.model.load import load
 from sardonyx.normalize.run import normalize
+from tests.comparing import Tolerance, assert_same
 
 MICROSOFT = "com.microsoft"
 rng = np.random.default_rng(7)
@@ -101,17 +102,6 @@ def onnxruntime(proto: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
     return ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, feeds)
 
 
-def same(got: Any, want: Any, *, tolerance: float, steps: int, what: str) -> None:
-    """Equal in type and shape; floats to ``tolerance`` of the largest value, integers to ``steps``."""
-    assert got.dtype == want.dtype and got.shape == want.shape, (what, got.dtype, got.shape, want.dtype, want.shape)
-    if want.dtype == object or want.dtype.kind == "b":
-        assert np.array_equal(got, want), what
-        return
-    wide = np.longdouble if want.dtype.kind in "iu" else np.float64
-    atol = steps if want.dtype.kind in "iu" else tolerance * max(1.0, float(np.abs(want.astype(wide)).max(initial=0)))
-    np.testing.assert_allclose(got.astype(wide), want.astype(wide), rtol=0, atol=atol, err_msg=what)
-
-
 def agree(
     name: str,
     *inputs: Any,
@@ -126,12 +116,13 @@ def agree(
     """Our outputs, with sizes known and unknown, are onnxruntime's; ``select`` keeps what is specified of an output."""
     feeds = {f"i{k}": x for k, x in enumerate(inputs) if x is not None and k not in const}
     options = {"outputs": outputs, "const": const, "domain": domain}
+    allowed = Tolerance(of_largest=tolerance, least=1.0, steps=steps)
     want = onnxruntime(model(name, inputs, attributes, **options), feeds)
     for symbolic in (False, True):
         got = ours(model(name, inputs, attributes, symbolic=symbolic, **options), feeds)
         for k, (a, b) in enumerate(zip(got, want, strict=True)):
             what = f"{name} output {k}, sizes {'unknown' if symbolic else 'known'}"
-            same(select(k, a), select(k, b), tolerance=tolerance, steps=steps, what=what)
+            assert_same(select(k, a), select(k, b), allowed, what)
 
 
 def gives(name: str, inputs: tuple[Any, ...], want: list[Any], *, tolerance: float = 2e-5, **attributes: Any) -> None:
@@ -140,4 +131,4 @@ def gives(name: str, inputs: tuple[Any, ...], want: list[Any], *, tolerance: flo
     for symbolic in (False, True):
         got = ours(model(name, inputs, attributes, outputs=len(want), symbolic=symbolic), feeds)
         for k, (a, b) in enumerate(zip(got, want, strict=True)):
-            same(a, b, tolerance=tolerance, steps=0, what=f"{name} output {k}")
+            assert_same(a, b, Tolerance(of_largest=tolerance, least=1.0), f"{name} output {k}")

@@ -11,6 +11,7 @@ from onnx import helper
 
 from sardonyx import dtypes
 from sardonyx.ops import registry
+from tests.comparing import Tolerance, assert_same
 
 PEER_OPSETS = {"GlobalLpPool": 21, "MaxRoiPool": 21, "RoiAlign": 21}
 """The newest opset that onnxruntime runs an operator at, where that is not the newest up to 24."""
@@ -65,22 +66,8 @@ def reference(name: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> l
 
 
 def same(got: Any, expected: Any, tolerance: float = 1e-5) -> None:
-    """Equal types and shapes; floats close relative to the largest value, everything else exactly equal."""
-    assert len(got) == len(expected)
-    for g, e in zip(got, expected, strict=True):
-        assert isinstance(g, np.ndarray) and g.dtype == e.dtype and g.shape == e.shape, (
-            g.dtype,
-            e.dtype,
-            g.shape,
-            e.shape,
-        )
-        kind = dtypes.of_numpy(e.dtype).kind
-        if kind not in ("float", "complex"):
-            np.testing.assert_array_equal(g, e)
-            continue
-        g, e = (g, e) if kind == "complex" else (g.astype(np.float64), e.astype(np.float64))
-        finite = np.abs(e[np.isfinite(e)])
-        np.testing.assert_allclose(g, e, rtol=tolerance, atol=tolerance * float(finite.max(initial=0)))
+    """Results agree one by one; the tolerance is a share of each element and of the largest."""
+    assert_same([*got], [*expected], Tolerance(relative=tolerance, of_largest=tolerance))
 
 
 def agree(name: str, *inputs: Any, peer: Any = onnxruntime, tolerance: float = 1e-5, **attributes: Any) -> None:

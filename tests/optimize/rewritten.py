@@ -16,6 +16,7 @@ from sardonyx.ir.tensor import Tensor
 from sardonyx.model.text import from_text
 from sardonyx.normalize.run import normalize
 from sardonyx.optimize.report import Report
+from tests.comparing import Tolerance, assert_same
 from tests.optimize.graphs import apply, ops
 
 TYPES = {"float32": "float", "float16": "float16", "float64": "double", "int64": "int64", "int32": "int32",
@@ -46,13 +47,8 @@ def check(case: Case, *passes: str, tolerance: float = 1e-4) -> Report:
     after = clone(model)
     report = apply(after, "InferShapes", "FoldConstants", "InferShapes", *passes, "RemoveDeadCode")
     assert ops(after.graph) == case.after, [str(d) for d in report.declined]
-    for got, want in zip(run(after, feeds), expected, strict=True):
-        assert got.dtype == want.dtype and got.shape == want.shape
-        if want.dtype.kind == "f":
-            got, want = got.astype(np.float64), want.astype(np.float64)
-            np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * np.abs(want).max(initial=1.0))
-        else:
-            np.testing.assert_array_equal(got, want)
+    allowed = Tolerance(relative=tolerance, of_largest=tolerance, least=1.0)
+    assert_same(run(after, feeds), expected, dict.fromkeys(("float16", "float32", "float64"), allowed))
     if case.reason:
         assert any(case.reason in d.reason for d in report.declined), [str(d) for d in report.declined]
     return report

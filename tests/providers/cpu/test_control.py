@@ -17,7 +17,8 @@ from sardonyx.providers.cpu import CpuProvider
 from sardonyx.providers.cpu.runtime import executable as cpu_executable
 from sardonyx.providers.cpu.runtime import plans
 from sardonyx.providers.cpu.runtime.executable import CpuExecutable
-from tests.lower.agree import assert_close, feeds, parse, part_of
+from tests.comparing import assert_same
+from tests.lower.agree import ROUNDING, feeds, parse, part_of
 from tests.lower.test_control import GRAPHS
 
 
@@ -42,7 +43,7 @@ def test_control_flow_runs_in_the_table(name: str, threads: int) -> None:
             given = feeds(part, sizes, seed)
             for want, got in zip(program.run(given, RunContext()), executable.run(given, RunContext()), strict=True):
                 if want.size or sizes["n"]:
-                    assert_close(got, want)
+                    assert_same(got, want, ROUNDING)
                 else:
                     assert got.size == 0
 

@@ -12,7 +12,8 @@ from sardonyx.errors import Fail
 from sardonyx.interpret.bind import bind
 from sardonyx.interpret.context import RunContext
 from sardonyx.interpret.program import Program
-from tests.lower.agree import assert_close, feeds, parse, part_of
+from tests.comparing import assert_same
+from tests.lower.agree import ROUNDING, feeds, parse, part_of
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
 
@@ -33,7 +34,7 @@ def check(
         fed = list(given) if given is not None else feeds(part, each)
         want, got = program.run(fed, RunContext()), compiled.run(fed, checked=checked)
         for w, g, again in zip(want, got, compiled.run(fed, threads=3), strict=True):
-            assert_close(g, w)
+            assert_same(g, w, ROUNDING)
             np.testing.assert_array_equal(again, g)
 
 

@@ -13,7 +13,8 @@ from sardonyx.errors import Fail, InvalidArgument
 from sardonyx.interpret.bind import bind
 from sardonyx.interpret.context import RunContext
 from sardonyx.interpret.program import Program
-from tests.lower.agree import assert_close, parse, part_of
+from tests.comparing import assert_same
+from tests.lower.agree import ROUNDING, parse, part_of
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
 
@@ -32,7 +33,7 @@ def agree(text: tuple[str, str, str], *every: list[Array], cpu: str | None = Non
             if exact:
                 np.testing.assert_array_equal(got, want)
             else:
-                assert_close(got, want)
+                assert_same(got, want, ROUNDING)
         for threads in (2, 3):
             for got, want in zip(compiled.run(args, threads=threads, checked=True), alone, strict=True):
                 np.testing.assert_array_equal(got, want)

@@ -10,7 +10,8 @@ from onnx import helper, numpy_helper
 import sardonyx
 from sardonyx.errors import Fail
 from sardonyx.lower import interpret
-from tests.lower.agree import assert_close, feeds, parse, part_of
+from tests.comparing import assert_same
+from tests.lower.agree import ROUNDING, feeds, parse, part_of
 from tests.lower.layers import BOTH, GATES, LATE, LAYERS, Layer
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
@@ -68,7 +69,7 @@ def test_other_chips(name: str, cpu: str) -> None:
     for sizes in (*SIZES, {"t": 0, "n": 2}):
         args = given(case, sizes)
         for a, b in zip(compiled.run(args, threads=2), interpret.run(compiled.lowered, args), strict=True):
-            assert_close(a, b)
+            assert_same(a, b, ROUNDING)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_types_and_layouts_within_their_memory(case: Layer) -> None:
     for sizes in (*SIZES[:2], {"t": 0, "n": 2}, {"t": 2, "n": 0}):
         args = given(case, sizes)
         for a, b in zip(compiled.run(args, checked=True), interpret.run(compiled.lowered, args), strict=True):
-            assert_close(a, b)
+            assert_same(a, b, ROUNDING)
 
 
 @pytest.mark.parametrize(

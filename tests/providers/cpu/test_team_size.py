@@ -15,7 +15,8 @@ from sardonyx.providers.cpu.language.context import ALL, CONTROL, MEET, NONE, ON
 from sardonyx.providers.cpu.memory.allocator import address
 from sardonyx.providers.cpu.runtime import plans, team_size
 from sardonyx.providers.cpu.runtime.executable import CpuExecutable
-from tests.lower.agree import assert_close, feeds, parse, part_of
+from tests.comparing import assert_same
+from tests.lower.agree import ROUNDING, feeds, parse, part_of
 from tests.lower.test_control import GRAPHS
 from tests.providers.cpu.test_team import StepTable as Ring
 
@@ -75,7 +76,7 @@ def test_results_are_those_of_one_thread(name: str, threads: int) -> None:
         shape.threads, shape.rows = threads, rows_for(executable.table, alone)
         shape.plan.frames.clear()
         for want, got in zip(wanted, executable.run(given, RunContext()), strict=True):
-            assert_close(got, want)
+            assert_same(got, want, ROUNDING)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
