@@ -140,3 +140,8 @@ def has_low_scores(node: onnx.NodeProto, given: Operands) -> bool:
         return False
     scores = rows @ weights.T + np.array(attrs.get("intercepts", 0.0))
     return bool((scores < -8).all())
+
+
+def has_empty_threshold(_: onnx.NodeProto, given: Operands) -> bool:
+    """Whether a NonMaxSuppression is given a threshold of no elements."""
+    return any(x is not None and np.size(x) == 0 for x in given[3:5])

@@ -247,6 +247,13 @@ EXPLAINED: tuple[Explanation, ...] = (
         "the number of integers is computed in integers; onnxruntime rounds the span to a double",
         node=conditions.is_past_doubles,
     ),
+    Explanation(
+        "NonMaxSuppression",
+        "shape",
+        (),
+        "onnxruntime reads the first element of a threshold that has none",
+        node=conditions.has_empty_threshold,
+    ),
     Explanation("ScatterElements", "nan), expected", (), NAN_STAYS, node=conditions.reduces_nan),
     Explanation("ScatterND", "nan), expected", (), NAN_STAYS, node=conditions.reduces_nan),
     Explanation(

@@ -121,6 +121,7 @@ def test_reasons_are_sentences() -> None:
     [
         (conditions.has_fractional_indices, "OneHot(a, b, c)", [[0.5]], [[2.0]]),
         (conditions.repeats_axes_of_nothing, "ReduceSum(a, b)", [np.ones((0, 3)), [1, -1]], [np.ones((0, 3)), [0, -1]]),
+        (conditions.has_empty_threshold, "NonMaxSuppression(a, b, c, d)", [[0], [0], 1, []], [[0], [0], 1, [0.5]]),
         (conditions.is_past_doubles, "Range(a, b, c)", [-(1 << 62), 1, 1], [-(1 << 52), 1, 1]),
         (
             conditions.reduces_nan,
