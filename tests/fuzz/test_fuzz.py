@@ -133,7 +133,7 @@ def test_reasons_are_sentences() -> None:
     ],
 )
 def test_conditions_look_at_the_operands(condition: Any, node: str, given: list[Any], others: list[Any]) -> None:
-    graph = parser.parse_graph(f"g (float a, float b, float c) => (y) {{ y = {node} }}")
+    graph = parser.parse_graph(f"g (float a, float b, float c, float d) => (y) {{ y = {node} }}")
     for values, holds in ((given, True), (others, False)):
-        feeds = {name: np.array(v) for name, v in zip("abc", values, strict=False)}
+        feeds = {name: np.array(v) for name, v in zip("abcd", values, strict=False)}
         assert condition(graph.node[0], conditions.operands(graph, graph.node[0], feeds)) is holds
