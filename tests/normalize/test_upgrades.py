@@ -11,6 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import sardonyx
+from tests.comparing import Tolerance, assert_same
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -62,11 +63,7 @@ class Case:
         return helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
 
 
-def agree(ours: list[Any], theirs: list[Any]) -> None:
-    assert len(ours) == len(theirs)
-    for x, y in zip(ours, theirs, strict=True):
-        assert x.dtype == y.dtype and x.shape == y.shape
-        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+NEAR = Tolerance(relative=1e-4, absolute=1e-5)
 
 
 X = f(2, 3, 4, 4)
@@ -178,7 +175,7 @@ def test_agrees_with_the_old_kernel(case: Case, shapes: bool) -> None:
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     theirs = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, case.feeds)
-    agree(sardonyx.InferenceSession(model).run(None, case.feeds), theirs)
+    assert_same(sardonyx.InferenceSession(model).run(None, case.feeds), theirs, NEAR)
 
 
 def _scan(lengths: bool, directions: list[int]) -> bytes:
@@ -208,4 +205,4 @@ def test_scan_over_batches(lengths: bool, directions: list[int]) -> None:
     model = _scan(lengths, directions)
     feeds = {"s0": f(3, 2), "xs": f(3, 4, 2)} | ({"n": np.array([4, 2, 3])} if lengths else {})
     theirs = ort.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, feeds)
-    agree(sardonyx.InferenceSession(model).run(None, feeds), theirs)
+    assert_same(sardonyx.InferenceSession(model).run(None, feeds), theirs, NEAR)

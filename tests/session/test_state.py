@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as sx
 from sardonyx.session.misuse import ExecutionError
+from tests.comparing import assert_same
 
 Array = np.ndarray[Any, Any]
 LAYERS, HEADS, WIDTH, STEPS = 2, 4, 8, 64
@@ -96,12 +97,6 @@ def tokens(seed: int, lengths: list[int], batch: int = 1) -> list[Array]:
     return [rng.standard_normal((batch, n, HIDDEN)).astype("f") for n in lengths]
 
 
-def assert_equal(got: list[list[Array]], want: list[list[Array]]) -> None:
-    for here, there in zip(got, want, strict=True):
-        for a, b in zip(here, there, strict=True):
-            np.testing.assert_array_equal(a, b)
-
-
 @pytest.fixture(scope="module", params=["operator", "written out"])
 def session(request: pytest.FixtureRequest) -> sx.InferenceSession:
     return sx.InferenceSession(decoder(request.param))
@@ -109,13 +104,13 @@ def session(request: pytest.FixtureRequest) -> sx.InferenceSession:
 
 def test_a_token_at_a_time(session: sx.InferenceSession) -> None:
     given = tokens(0, [1] * STEPS)
-    assert_equal(in_place(session, given), by_copying(session, given))
+    assert_same(in_place(session, given), by_copying(session, given))
 
 
 @pytest.mark.parametrize("capacity", [40, 41, None])
 def test_a_prompt_first(session: sx.InferenceSession, capacity: int | None) -> None:
     given = tokens(1, [17, 1, 3, 1, 1, 17], batch=2)
-    assert_equal(in_place(session, given, capacity), by_copying(session, given))
+    assert_same(in_place(session, given, capacity), by_copying(session, given))
 
 
 def test_a_growing_state_is_not_copied(session: sx.InferenceSession) -> None:
@@ -142,7 +137,7 @@ def test_callers_have_separate_states(session: sx.InferenceSession) -> None:
     with ThreadPoolExecutor(4) as pool:
         got = list(pool.map(lambda given: in_place(session, given), every))
     for told, given in zip(got, every, strict=True):
-        assert_equal(told, by_copying(session, given))
+        assert_same(told, by_copying(session, given))
 
 
 def test_a_full_state_refuses_more_and_keeps_what_it_has(session: sx.InferenceSession) -> None:
@@ -155,7 +150,7 @@ def test_a_full_state_refuses_more_and_keeps_what_it_has(session: sx.InferenceSe
                 session.run_with_iobinding(binding)
         else:
             session.run_with_iobinding(binding)
-    assert_equal([binding.copy_outputs_to_cpu()], by_copying(session, [first, third])[1:])
+    assert_same([binding.copy_outputs_to_cpu()], by_copying(session, [first, third])[1:])
 
 
 CHANGED = {

@@ -11,6 +11,7 @@ from onnx import parser
 import sardonyx
 from sardonyx.ir.graph import Model
 from sardonyx.lower.analysis.facts import GraphFacts
+from tests.comparing import Tolerance, assert_same
 from tests.optimize.graphs import apply, parse
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -44,9 +45,7 @@ def session(body: str, inputs: str = "float[m,n] x") -> tuple[Any, sardonyx.Infe
 
 
 def same(peer: Any, ours: sardonyx.InferenceSession, feeds: dict[str, Any]) -> None:
-    (expected,), (got,) = peer.run(None, feeds), ours.run(None, feeds)
-    assert expected.shape == got.shape
-    np.testing.assert_allclose(got, expected, 1e-6)
+    assert_same(ours.run(None, feeds), peer.run(None, feeds), Tolerance(relative=1e-6))
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)

@@ -15,6 +15,7 @@ from sardonyx.providers.cpu.codegen.launch import Launch
 from sardonyx.providers.cpu.language.amx import Tiles
 from sardonyx.providers.cpu.language.dsl import Kernel, kernel
 from sardonyx.providers.cpu.language.values import Buf
+from tests.comparing import assert_same
 from tests.lower.test_quantized import CASES, Case
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.test_amx import CHIP
@@ -100,15 +101,6 @@ def cast(x: Array, to: DType, saturate: int = 1) -> Array:
     assert session.explain().counts() == {"cpu": {"Cast": 1}}
     found: Array = session.run(None, {"x": x})[0]
     return found
-
-
-def assert_same(got: Array, want: Array) -> None:
-    """Equal bits, but for those of a NaN."""
-    assert got.dtype == want.dtype
-    if dtypes.of_numpy(want.dtype).is_float:
-        np.testing.assert_array_equal(got.astype(np.float64), want.astype(np.float64))
-        return
-    np.testing.assert_array_equal(got.view(f"u{want.itemsize}"), want.view(f"u{want.itemsize}"))
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
