@@ -65,12 +65,14 @@ def _policy(config: Mapping[str, str]) -> KernelPolicy:
     forced, forbidden = (frozenset(split_names(config.get(key, ""))) for key in (FORCED, FORBIDDEN))
     if not forced and not forbidden:
         return ANY_KERNEL
-    from sardonyx.providers.cpu.select import BY_NAME
+    from sardonyx.providers.cpu.select import by_name
+
+    known = by_name()
 
     for key, names in ((FORCED, forced), (FORBIDDEN, forbidden)):
-        for name in sorted(names - BY_NAME.keys()):
+        for name in sorted(names - known.keys()):
             raise InvalidArgument(
-                f"{key} names a kernel variant that does not exist", expected=f"some of {', '.join(BY_NAME)}", got=name
+                f"{key} names a kernel variant that does not exist", expected=f"some of {', '.join(known)}", got=name
             )
     for name in sorted(forced & forbidden):
         raise InvalidArgument("a kernel variant is both forced and forbidden", got=name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 import sardonyx
 from sardonyx.errors import InvalidArgument
-from sardonyx.providers.cpu import select
+from sardonyx.providers.cpu import pipeline, select
 from sardonyx.providers.cpu.program.variants import ANY_KERNEL, KernelPolicy
 from tests.providers.cpu.test_random_nets import TOLERANCES, random_net
 
@@ -188,7 +189,16 @@ def test_policies() -> None:
 def test_variants_are_named_for_files() -> None:
     import importlib
 
-    for name in select.BY_NAME:
+    for name in select.by_name():
         family, _, kernel = name.partition(".")
         module = {"bit_cast": "copy", "gather_elements": "gather", "counted_gather": "nonzero"}.get(kernel, kernel)
         importlib.import_module(f"sardonyx.providers.cpu.kernels.{family}.{module}")
+
+
+def test_groups_are_written_after_every_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SARDONYX_DUMP", str(tmp_path / "new"))
+    check(session_of(model("deep")[0]), "deep", "highest")
+    (part,) = (tmp_path / "new").iterdir()
+    files = sorted(part.iterdir())
+    assert [file.name[3:-4] for file in files] == [one.name for one in (*pipeline.LAYOUT, *pipeline.SELECTION)]
+    assert "Convolution (Conv node" in files[0].read_text() and "  conv." in files[-1].read_text()

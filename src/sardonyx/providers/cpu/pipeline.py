@@ -103,6 +103,7 @@ def _after(passes: Sequence[Pass], groups: Groups, analysis: Analysis) -> tuple[
 
 def dump(groups: Groups, target: Target, folder: str) -> None:
     """Write the groups of a part, and what is known of them, after every pass: a file for each (``SARDONYX_DUMP``)."""
+    os.makedirs(folder, exist_ok=True)
     analysis, where = Analysis(target), tempfile.mkdtemp(prefix="part-", dir=folder)
     for number, one in enumerate((*LAYOUT, *SELECTION)):
         groups, analysis = one.apply(groups, analysis)

@@ -167,7 +167,10 @@ PAIRS = (
     Variant(summed_pair.NAME, summed_pair.steps),
 )
 """Variants that carry out two groups at once, by ``pipeline``."""
-BY_NAME = {variant.name: variant for variants in (*VARIANTS.values(), PAIRS) for variant in variants}
+
+
+def by_name() -> dict[str, Variant]:
+    return {variant.name: variant for variants in (*VARIANTS.values(), PAIRS) for variant in variants}
 
 
 def choose(group: Group, analysis: Analysis) -> Choice:
@@ -198,7 +201,8 @@ def _few(variant: Variant, group: Group, analysis: Analysis) -> tuple[SizeRange,
     sizes = None if variant.few is None else variant.few.sizes(group, analysis)
     if variant.few is None or sizes is None:
         return None
-    *others, last = (BY_NAME[name] for name in variant.few.variants)
+    known = by_name()
+    *others, last = (known[name] for name in variant.few.variants)
     for other in others:
         if analysis.target.policy.allows(other.name) and _refusal(other, group, analysis) is None:
             return sizes, other

@@ -9,7 +9,7 @@ from sardonyx.lower.groups import Convolution, Group
 from sardonyx.providers.cpu.kernels.conv import pointwise_depthwise, summed_pair
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.variants import Choice
-from sardonyx.providers.cpu.select import BY_NAME
+from sardonyx.providers.cpu.select import by_name
 
 
 def choices_of_pairs(groups: Sequence[Group], analysis: Analysis) -> dict[int, Choice]:
@@ -29,4 +29,4 @@ def choices_of_pairs(groups: Sequence[Group], analysis: Analysis) -> dict[int, C
 
 
 def _of_pair(choice: Choice, name: str, *, is_part_of_another: bool) -> Choice:
-    return replace(choice, variant=BY_NAME[name], refusals=(), few=None, is_part_of_another=is_part_of_another)
+    return replace(choice, variant=by_name()[name], refusals=(), few=None, is_part_of_another=is_part_of_another)
