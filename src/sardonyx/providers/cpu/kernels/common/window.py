@@ -7,8 +7,9 @@ allow it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import gcd
+from typing import ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
@@ -17,6 +18,7 @@ from sardonyx.lower import views
 from sardonyx.lower.groups import Apply, Convolution, Pool, View, Window
 from sardonyx.providers.cpu.kernels.common.epilogue import Access, Epilogue, EpilogueArgs, operands_of
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
 from sardonyx.providers.cpu.language.dsl import Params
 from sardonyx.providers.cpu.language.values import Val, bf16, f16, f32, f64, i64, register_dtype
 from sardonyx.providers.cpu.program.steps import Ref
@@ -150,6 +152,13 @@ class WindowGeometry:
         """Whether the rows of outputs and of epilogue operands follow each other without gaps."""
         return self.size[1] == 1 or all(views.is_mergeable(v, 3) for v in (*self.extra, *self.outputs))
 
+    @property
+    def operand(self) -> WindowArgs[Ref, Known]:
+        x = self.x
+        sizes = zip(x.shape[2:], self.size, self.window.pads, strict=True)
+        z, y, along = (AxisArgs[Ref, Known](*each) for each in sizes)
+        return WindowArgs(Ref.of(x), x.shape[0], ImageStrides(*x.strides), AxesArgs(z, y, along))
+
     def args(self) -> dict[str, Ref | Known | float]:
         """The arguments of the parameters that ``geometry_params`` declares."""
         x = self.x
@@ -207,6 +216,68 @@ def nbytes_of(view: View, each: int) -> Known | None:
 
 
 # -- inside kernels
+
+
+@dataclass(frozen=True)
+class ImageStrides(Arguments[M, N]):
+    """The strides of an image: along batch and channels, and along its axes."""
+
+    b: N
+    c: N
+    z: N
+    y: N
+    x: N
+
+
+@dataclass(frozen=True)
+class AxisArgs(Arguments[M, N]):
+    """The sizes of an image and of the output along an axis, and the padding in front of the image."""
+
+    size: N = field(metadata=named("in_{}"))
+    out: N = field(metadata=named("out_{}"))
+    pad: N = field(metadata=named("pad_{}"))
+
+
+@dataclass(frozen=True)
+class AxesArgs(Arguments[M, N]):
+    """The axes of a window."""
+
+    is_inline: ClassVar[bool] = True
+    z: AxisArgs[M, N]
+    y: AxisArgs[M, N]
+    x: AxisArgs[M, N]
+
+
+@dataclass(frozen=True)
+class WindowArgs(Arguments[M, N]):
+    """The parameters of an image that a window slides over."""
+
+    is_inline: ClassVar[bool] = True
+    x: M
+    batch: N
+    strides: ImageStrides[M, N] = field(metadata=named("x"))
+    axes: AxesArgs[M, N]
+
+    @staticmethod
+    def declared(dtype: DType) -> WindowArgs[Memory, DType]:
+        axis = AxisArgs[Memory, DType](i64, i64, i64)
+        return WindowArgs(Memory(dtype), i64, ImageStrides(i64, i64, i64, i64, i64), AxesArgs(axis, axis, axis))
+
+    @property
+    def each_axis(self) -> tuple[AxisArgs[M, N], AxisArgs[M, N], AxisArgs[M, N]]:
+        return self.axes.z, self.axes.y, self.axes.x
+
+    @property
+    def size(self) -> tuple[N, N, N]:
+        return self.axes.z.size, self.axes.y.size, self.axes.x.size
+
+    @property
+    def out(self) -> tuple[N, N, N]:
+        return self.axes.z.out, self.axes.y.out, self.axes.x.out
+
+    @property
+    def pad(self) -> tuple[N, N, N]:
+        return self.axes.z.pad, self.axes.y.pad, self.axes.x.pad
 
 
 def geometry_params(dtype: DType) -> Params:

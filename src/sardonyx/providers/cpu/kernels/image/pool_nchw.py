@@ -15,26 +15,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
+from typing import ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Pool
-from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.common.window import AXES, Taps, WindowGeometry, geometry_params, sizes
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, EpilogueArgs
+from sardonyx.providers.cpu.kernels.common.window import Taps, WindowArgs, WindowGeometry
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.kernels.image import pool_nhwc
 from sardonyx.providers.cpu.kernels.image.pool_nhwc import MAX, MEAN
 from sardonyx.providers.cpu.kernels.image.pool_rows import RegisterRows, is_narrow
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.math.reducers import extreme, lowest
-from sardonyx.providers.cpu.language.arguments import flat
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible
-from sardonyx.providers.cpu.program.steps import Step
+from sardonyx.providers.cpu.program.steps import Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
 ROW = 4096
@@ -114,84 +114,104 @@ def steps(group: Pool, analysis: Analysis) -> list[Step]:
     config = PoolConfig(
         group.kind, dtype, geometry.taps, geometry.has_unit_stride, analysis.target.exceeds_cache(group.x)
     ).with_unrolled_rows(geometry, lanes)
-    epilogue, more = geometry.epilogue(group)
+    epilogue, operands = geometry.epilogue(group)
     epilogue = epilogue.with_non_temporal_stores(group.outputs, analysis)
-    args = {**geometry.args(), "channels": group.box[1], **pool_nhwc.counted_padding(group), **flat(operands=more)}
+    args = PoolArgs[Ref, Known](geometry.operand, group.box[1], pool_nhwc.counted_padding(group), operands)
     flops = expressible(dims.product((sum(geometry.taps.kernel), *group.box)))
     scratch = config.scratch_nbytes(lanes)
     spec = pool_nchw(config=config, x_dtype=group.x.dtype, epilogue=epilogue)
-    return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, geometry.nbytes)]
+    return [Step(spec, flat(args=args), epilogue.writes, group.nodes, scratch, flops, geometry.nbytes)]
+
+
+@dataclass(frozen=True)
+class PoolArgs(Arguments[M, N]):
+    """The parameters of ``pool_nchw``."""
+
+    is_inline: ClassVar[bool] = True
+    window: WindowArgs[M, N]
+    channels: N
+    counted: pool_nhwc.CountedAxes[M, N] | None
+    """Of means."""
+    epilogue: EpilogueArgs[M, N]
 
 
 def _params(config: PoolConfig, x_dtype: DType, epilogue: Epilogue) -> Params:
-    return {
-        **geometry_params(x_dtype),
-        "channels": i64,
-        **pool_nhwc.counted_padding_params(config.kind),
-        **epilogue.params,
-    }
+    counted = pool_nhwc.counted_padding_declared(config.kind)
+    return {"args": PoolArgs[Memory, DType](WindowArgs.declared(x_dtype), i64, counted, epilogue.declared)}
 
 
 @kernel(_params)
-def pool_nchw(
-    k: Kernel,
-    x: Buf,
-    batch: Val,
-    channels: Val,
-    *,
-    config: PoolConfig,
-    x_dtype: DType,
-    epilogue: Epilogue,
-    **memory: Any,
-) -> None:
-    """For means, ``before`` and ``after`` are how much of the padding counts as elements, on either side."""
-    planes, out_y, out_x = sizes(memory, "out")
+def pool_nchw(k: Kernel, args: PoolArgs[Buf, Val], *, config: PoolConfig, x_dtype: DType, epilogue: Epilogue) -> None:
+    window, channels = args.window, args.channels
+    planes, out_y, out_x = window.out
     row_blocks, blocks = ceil_div(out_y, ROW_BLOCK), ceil_div(out_x, config.columns)
-    row = _Row(k, config, memory)
+    row = _Row(k, config, args)
     with k.loop(0, blocks) as block:
         left = block * config.columns
         columns = k.min(out_x - left, config.columns)
         row.begin(left, columns)
-        with k.loop(*k.share_of(batch * channels * planes * row_blocks)) as at:
+        with k.loop(*k.share_of(window.batch * channels * planes * row_blocks)) as at:
             row_block, rest = at % row_blocks, at // row_blocks
             plane, rest = rest % planes, rest // planes
             channel, image = rest % channels, rest // channels
-            start = x.at(image * number(memory, "x_b") + channel * number(memory, "x_c"))
+            start = window.x.at(image * window.strides.b + channel * window.strides.c)
             first, stop = row_block * ROW_BLOCK, k.min(out_y, (row_block + 1) * ROW_BLOCK)
+            _RowBlock(row, epilogue, start, image, channel, plane, left, columns).emit(first, stop)
 
-            def emit_rows(y: Val, rows: int = 1) -> None:
-                """One row of outputs, or two neighbours whose windows read no padding above or below."""
-                epilogues = [BoundEpilogue(k, epilogue, memory, out_x, [image, plane, y + i]) for i in range(rows)]
-                if config.kind == MEAN:
-                    row.update_reciprocals(plane, y, columns)
 
-                def put(i: int, t: Tile, v: Val) -> None:
-                    if config.kind == MEAN:
-                        v = v * row.reciprocals.load(t.index, row.lanes)
-                    epilogues[i].put(channel, Tile(left + t.index, t.lanes, t.mask), v)
+@dataclass(frozen=True)
+class _RowBlock:
+    """Some rows of outputs of one plane, in a block of columns."""
 
-                if row.stays_in_registers:
-                    row.emit_in_registers(start, plane, y, columns, put, rows)
-                else:
-                    row.combine_rows(start, plane, y)
-                    for t in k.tiles(columns, row.lanes):
-                        put(0, t, row.combined_along(t))
+    row: _Row
+    epilogue: Epilogue
+    start: Buf
+    """The first element of the channel."""
+    image: Val
+    channel: Val
+    plane: Val
+    left: Val
+    columns: Val
 
-            low, high = row.interior(plane, first, stop) if row.is_paired else (stop, stop)
-            with k.loop(0, 2 if row.is_paired else 1) as side:
-                is_above = side.eq(0)
-                with k.loop(k.select(is_above, first, high), k.select(is_above, low, stop)) as y:
-                    emit_rows(y)
-                if row.is_paired:
-                    with k.loop(low, k.select(is_above, high, low), 2) as y:
-                        emit_rows(y, 2)
+    def emit(self, first: Val, stop: Val) -> None:
+        """The rows from ``first`` to ``stop``: interior ones in pairs, where that pays."""
+        k, row = self.row.k, self.row
+        low, high = row.interior(self.plane, first, stop) if row.is_paired else (stop, stop)
+        with k.loop(0, 2 if row.is_paired else 1) as side:
+            is_above = side.eq(0)
+            with k.loop(k.select(is_above, first, high), k.select(is_above, low, stop)) as y:
+                self._rows(y)
+            if row.is_paired:
+                with k.loop(low, k.select(is_above, high, low), 2) as y:
+                    self._rows(y, 2)
+
+    def _rows(self, y: Val, rows: int = 1) -> None:
+        """One row of outputs, or two neighbours whose windows read no padding above or below."""
+        row, is_mean, operands = self.row, self.row.config.kind == MEAN, self.row.args.epilogue
+        k, out_x = row.k, row.args.window.axes.x.out
+        places = ([self.image, self.plane, y + i] for i in range(rows))
+        epilogues = [BoundEpilogue(k, self.epilogue, operands, out_x, place) for place in places]
+        if is_mean:
+            row.update_reciprocals(self.plane, y, self.columns)
+
+        def put(i: int, t: Tile, v: Val) -> None:
+            if is_mean:
+                v = v * row.reciprocals.load(t.index, row.lanes)
+            epilogues[i].put(self.channel, Tile(self.left + t.index, t.lanes, t.mask), v)
+
+        if row.stays_in_registers:
+            row.emit_in_registers(self.start, self.plane, y, self.columns, put, rows)
+        else:
+            row.combine_rows(self.start, self.plane, y)
+            for t in k.tiles(self.columns, row.lanes):
+                put(0, t, row.combined_along(t))
 
 
 class _Row:
     """Emits rows of outputs, one block of columns at a time."""
 
-    def __init__(self, k: Kernel, config: PoolConfig, memory: dict[str, Any]) -> None:
-        self.k, self.config, self.memory, self.taps = k, config, memory, config.taps
+    def __init__(self, k: Kernel, config: PoolConfig, args: PoolArgs[Buf, Val]) -> None:
+        self.k, self.config, self.args, self.window, self.taps = k, config, args, args.window, config.taps
         self.lanes = lanes_of(k.lanes, config.dtype)
         self.neutral = lowest(config.dtype) if config.kind == MAX else 0
         nbytes = config.pitch(self.lanes) * config.dtype.bits // 8
@@ -203,8 +223,8 @@ class _Row:
     def begin(self, left: Val, columns: Val) -> None:
         """Begin a block of columns: find which part of its row is in the image, pad the rest, count columns."""
         k, taps = self.k, self.taps
-        depth, height, width = sizes(self.memory, "in")
-        *_, pad = sizes(self.memory, "pad")
+        depth, height, width = self.window.size
+        *_, pad = self.window.pad
         self.first = left * taps.strides[2] - pad
         length = (columns - 1) * taps.strides[2] + ((taps.kernel[2] - 1) * taps.dilations[2] + 1)
         self.low = k.min(k.max(-self.first, 0), length)
@@ -228,7 +248,7 @@ class _Row:
 
     def interior(self, plane: Val, first: Val, stop: Val) -> tuple[Val, Val]:
         """The range of output rows, an even number, whose windows read no padding above or below."""
-        k, (depth, height, _), (pad_z, pad, _) = self.k, sizes(self.memory, "in"), sizes(self.memory, "pad")
+        k, (depth, height, _), (pad_z, pad, _) = self.k, self.window.size, self.window.pad
         z = plane * self.taps.strides[0] - pad_z
         low = k.min(k.max(first, pad), stop)
         last = k.select((z >= 0) & (z < depth), height + pad - (self.taps.kernel[1] - 1), 0)
@@ -260,15 +280,15 @@ class _Row:
 
     def combine_rows(self, image: Buf, plane: Val, y: Val) -> None:
         """Combine the input rows that a row of outputs reads into the row in scratch memory."""
-        stride = number(self.memory, "x_x")
+        stride = self.window.strides.x
         rows = self._rows(image.at((self.first + self.low) * stride), plane, y)
         for i in range(0, len(rows), MAX_ROWS_PER_PASS):
             self._combine_pass(rows[i : i + MAX_ROWS_PER_PASS], stride, is_first=i == 0)
 
     def _interior_rows(self, start: Buf, plane: Val, y: Val) -> list[Buf]:
         """The input rows that two neighbouring interior rows of outputs read: none of them is padding."""
-        pad_z, pad_y, _ = sizes(self.memory, "pad")
-        stride_z, stride_y = (number(self.memory, f"x_{a}") for a in AXES[:2])
+        pad_z, pad_y, _ = self.window.pad
+        stride_z, stride_y = self.window.strides.z, self.window.strides.y
         place = (plane * self.taps.strides[0] - pad_z) * stride_z + (y - pad_y) * stride_y
         return [start.at(place + i * stride_y) for i in range(self.taps.kernel[1] + 1)]
 
@@ -277,9 +297,9 @@ class _Row:
         padding is the image's first element, so that it can be loaded.
         """
         k, taps = self.k, self.taps
-        depth, height, _ = sizes(self.memory, "in")
-        pad_z, pad_y, _ = sizes(self.memory, "pad")
-        stride_z, stride_y = (number(self.memory, f"x_{a}") for a in AXES[:2])
+        depth, height, _ = self.window.size
+        pad_z, pad_y, _ = self.window.pad
+        stride_z, stride_y = self.window.strides.z, self.window.strides.y
         rows: list[tuple[Buf, Val]] = []
         for tz in range(taps.kernel[0]):
             z = plane * taps.strides[0] + (tz * taps.dilations[0]) - pad_z
@@ -362,9 +382,10 @@ class _Row:
 
     def _count(self, axis: int, place: Val) -> Val:
         """How many taps of the output at ``place`` count along an axis."""
-        k, name, taps = self.k, AXES[axis], self.taps
-        size, pad, before, after = (number(self.memory, f"{w}_{name}") for w in ("in", "pad", "before", "after"))
-        first = place * taps.strides[axis] - pad
+        k, taps, along, counted = self.k, self.taps, self.window.each_axis[axis], self.args.counted
+        assert counted is not None
+        size, (before, after) = along.size, counted.of(axis)
+        first = place * taps.strides[axis] - along.pad
 
         def below(limit: Val) -> Val:
             """Taps before an index."""

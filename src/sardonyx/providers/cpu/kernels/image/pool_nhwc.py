@@ -7,8 +7,8 @@ an AMX convolution packed for another are compared as integers, 32 channels at a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
@@ -26,6 +26,7 @@ from sardonyx.providers.cpu.kernels.common.nhwc_window import (
 from sardonyx.providers.cpu.kernels.common.window import AXES
 from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK
 from sardonyx.providers.cpu.kernels.math.reducers import extreme, lowest
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat, named
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bf16, i16, i64, register_dtype, u16
 from sardonyx.providers.cpu.program.analysis import Analysis
@@ -67,7 +68,7 @@ def steps(group: Pool, analysis: Analysis) -> list[Step]:
     flops = dims.known(dims.product((config.taps.count, *group.box))) or 0
     spec = pool_nhwc(kind=group.kind, config=config, x_dtype=found.x_dtype, epilogue=epilogue)
     variant = f"{config.pixels} pixels x {'32' if config.compares_bits else 'a vector of'} channels"
-    args = {**found.args, **counted_padding(group)}
+    args = {**found.args, **_named(counted_padding(group))}
     writes = epilogue.writes | ({"image"} if config.terms else set())
     return [Step(spec, args, writes, group.nodes, 0, flops, found.geometry.nbytes, variant)]
 
@@ -106,23 +107,50 @@ def _separated(group: Pool) -> tuple[Pool, Pool] | None:
     return first, replace(group, x=row, window=across)
 
 
-def counted_padding(group: Pool) -> dict[str, Ref | Known | float]:
-    """The arguments of ``counted_padding_params``."""
+@dataclass(frozen=True)
+class CountedPadding(Arguments[M, N]):
+    """How much of the padding counts as elements of a mean, in front of an axis and after it."""
+
+    before: N = field(metadata=named("before_{}"))
+    after: N = field(metadata=named("after_{}"))
+
+
+@dataclass(frozen=True)
+class CountedAxes(Arguments[M, N]):
+    """The same for all axes."""
+
+    is_inline: ClassVar[bool] = True
+    z: CountedPadding[M, N]
+    y: CountedPadding[M, N]
+    x: CountedPadding[M, N]
+
+    def of(self, axis: int) -> tuple[N, N]:
+        """Of an axis: before and after."""
+        found = (self.z, self.y, self.x)[axis]
+        return found.before, found.after
+
+
+def counted_padding(group: Pool) -> CountedAxes[Ref, Known] | None:
+    """How much of the padding of a mean counts as elements; None of other kinds."""
     if group.kind != MEAN:
-        return {}
+        return None
     lead = (0,) * (3 - len(group.window.pads))
     before, after = ((0,) * 3,) * 2 if group.ends is None else (lead + group.window.pads, lead + group.ends)
-    counted: dict[str, Ref | Known | float] = {f"before_{a}": d for a, d in zip(AXES, before, strict=True)}
-    return counted | {f"after_{a}": d for a, d in zip(AXES, after, strict=True)}
+    z, y, x = (CountedPadding[Ref, Known](*both) for both in zip(before, after, strict=True))
+    return CountedAxes(z, y, x)
 
 
-def counted_padding_params(kind: str) -> Params:
-    """For means, how much of the padding counts as elements, on either side of each axis."""
-    return {f"{what}_{a}": i64 for a in AXES for what in ("before", "after")} if kind == MEAN else {}
+def counted_padding_declared(kind: str) -> CountedAxes[Memory, DType] | None:
+    axis = CountedPadding[Memory, DType](i64, i64)
+    return CountedAxes(axis, axis, axis) if kind == MEAN else None
+
+
+def _named(counted: CountedAxes[Any, Any] | None) -> dict[str, Any]:
+    return {} if counted is None else flat(counted=counted)
 
 
 def _params(kind: str, config: NhwcWindowConfig, x_dtype: DType, epilogue: Epilogue) -> Params:
-    return {**nhwc_window_params(config, x_dtype, epilogue), **counted_padding_params(kind)}
+    return {**nhwc_window_params(config, x_dtype, epilogue), **_named(counted_padding_declared(kind))}
 
 
 @kernel(_params)
