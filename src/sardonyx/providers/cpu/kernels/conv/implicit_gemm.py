@@ -96,28 +96,18 @@ class TileFormat:
 
 def convolve(k: Kernel, memory: Any, epilogue: Epilogue, fmt: TileFormat, work_of: Callable[..., TileConv]) -> None:
     """The loops of a convolution over groups, filters and K-blocks; ``TileConv`` multiplies micro-tiles."""
-    batch, blocks, filters, lines, length, wide, k_block = (
-        number(memory, name) for name in ("batch", "blocks", "filters", "lines", "length", "wide", "k_block")
+    batch, blocks, lines, length, wide, k_block = (
+        number(memory, name) for name in ("batch", "blocks", "lines", "length", "wide", "k_block")
     )
     taps = number(memory, "kernel_z") * number(memory, "kernel_y") * number(memory, "kernel_x")
     steps = k.opaque(blocks * taps * ceil_div(wide, fmt.block) + _second_blocks(k, memory))
     per_line = k.opaque(ceil_div(length, HALF))
     high = k.opaque(ceil_div(length, k.max(per_line, 1)))
     each = k.opaque(lines * per_line)
-    count = batch * each
-    columns = ceil_div(filters, PANEL)
+    count, columns = batch * each, ceil_div(number(memory, "filters"), PANEL)
     if packs_image(epilogue):
         zero_padding(k, memory["image"], memory, "image", batch)
-    # At least two groups for each thread, if there are enough tiles; groups have equal sizes and threads equally many.
-    # Threads divide the pixels, as in the layers before and after, unless reading all weights costs more.
-    fair = count * columns // (k.threads * 2)
-    groups = ceil_div(count, k.max(k.min(fair, GROUP), 1))
-    channels = (blocks * ceil_div(wide, fmt.block) + _second_blocks(k, memory)) * fmt.block
-    pixels_nbytes = batch * lines * length * (channels * fmt.number_nbytes + filters * 4)
-    weights_nbytes = columns * steps * fmt.step_nbytes
-    is_split = (count >= k.threads * 2) & (weights_nbytes <= pixels_nbytes)
-    groups = k.max(groups, k.select(is_split, k.threads, 1))
-    groups = k.opaque(k.max(k.select(groups < k.threads, groups, ceil_div(groups, k.threads) * k.threads), 1))
+    groups = _Groups.of(k, memory, fmt, count, columns, steps)
     tiles = Tiles(k)
     tiles.configure(high, short=(*SUMS, A), count=fmt.tiles)
     distances = k.scratch(i64)
@@ -126,11 +116,10 @@ def convolve(k: Kernel, memory: Any, epilogue: Epilogue, fmt: TileFormat, work_o
     _fill_distances(k, memory, distances, blocks, wide, fmt.block)
     work = work_of(k, tiles, memory, distances, grid, steps, epilogue, fmt)
     known, first = k.var(-1), k.var(-1)
-    # A thread that steals a group has to fetch its pixels from another core's cache, so the first few are not stolen.
-    own = k.select(is_split, k.min(groups * columns // (k.threads * 4), fmt.own), 0)
-    with k.share(k.select(count > 0, groups * columns, 0), own) as at:
-        column, group = at % columns, at // columns
-        top, stop = (i * count // groups for i in (group, group + 1))
+    own = groups.never_stolen(k, fmt)
+    with k.share(k.select(count > 0, groups.count * groups.columns, 0), own) as at:
+        column, group = at % groups.columns, at // groups.columns
+        top, stop = (i * count // groups.count for i in (group, group + 1))
         rows = stop - top
         with k.when(known.ne(group)):
             grid.locate(top, rows)
@@ -139,13 +128,48 @@ def convolve(k: Kernel, memory: Any, epilogue: Epilogue, fmt: TileFormat, work_o
             known.set(group)
         fetched = k.max(ceil_div(k.const(LINES), k.max(rows, 1)), FETCHED)
         if fmt.terms == 1:
-            fetched = k.select(first.ne(group) & (weights_nbytes <= NEAR_NBYTES), 0, fetched)
+            fetched = k.select(first.ne(group) & (groups.weights_nbytes <= NEAR_NBYTES), 0, fetched)
         with k.loop(0, steps, k_block) as step:
             many = k.min(k_block, steps - step)
             is_last = step + k_block >= steps
             work.micro_tiles(rows, column, step, many, fetched, is_last)
     work.close()
     tiles.release()
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Groups of tiles of pixels; a work item is a group and 32 filters."""
+
+    count: Val
+    columns: Val
+    """Panels of 32 filters."""
+    is_split: Val
+    """Threads divide the pixels."""
+    weights_nbytes: Val
+
+    @staticmethod
+    def of(k: Kernel, memory: Any, fmt: TileFormat, count: Val, columns: Val, steps: Val) -> _Groups:
+        """Of ``count`` tiles. At least two groups for each thread, if there are enough tiles; groups have equal sizes
+        and threads equally many. Threads divide the pixels, as in the layers before and after, unless reading all
+        weights costs more.
+        """
+        batch, blocks, filters, lines, length, wide = (
+            number(memory, name) for name in ("batch", "blocks", "filters", "lines", "length", "wide")
+        )
+        fair = count * columns // (k.threads * 2)
+        groups = ceil_div(count, k.max(k.min(fair, GROUP), 1))
+        channels = (blocks * ceil_div(wide, fmt.block) + _second_blocks(k, memory)) * fmt.block
+        pixels_nbytes = batch * lines * length * (channels * fmt.number_nbytes + filters * 4)
+        weights_nbytes = columns * steps * fmt.step_nbytes
+        is_split = (count >= k.threads * 2) & (weights_nbytes <= pixels_nbytes)
+        groups = k.max(groups, k.select(is_split, k.threads, 1))
+        groups = k.opaque(k.max(k.select(groups < k.threads, groups, ceil_div(groups, k.threads) * k.threads), 1))
+        return _Groups(groups, columns, is_split, weights_nbytes)
+
+    def never_stolen(self, k: Kernel, fmt: TileFormat) -> Val:
+        """Work items that other threads leave to a thread: a thief would fetch pixels from another core's cache."""
+        return k.select(self.is_split, k.min(self.count * self.columns // (k.threads * 4), fmt.own), 0)
 
 
 def _fill_distances(k: Kernel, memory: Any, to: Buf, blocks: Val, wide: Val, block_size: int) -> None:
