@@ -17,7 +17,7 @@ from sardonyx.ir.graph import Node
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Contraction, Expression, Storage, View
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
-from sardonyx.providers.cpu.language.dsl import Kernel, Params
+from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref
@@ -124,15 +124,6 @@ class Matrix:
     def panels(self) -> PanelsArgs[Ref, Known]:
         return PanelsArgs(Ref(self.storage, self.offset), self.batch)
 
-    def args(self, name: str) -> dict[str, Ref | Known | float]:
-        """The arguments of the parameters that ``matrix_params`` declares."""
-        return {name: Ref(self.storage, self.offset), **self.strides(name)}
-
-    def strides(self, name: str) -> dict[str, Known]:
-        """Those of them that are numbers: the strides."""
-        batch = {f"{name}_batch{i}": s for i, s in enumerate(self.batch)}
-        return {f"{name}_row": self.row, f"{name}_col": self.column, **batch}
-
 
 @dataclass(frozen=True)
 class Problem:
@@ -198,47 +189,6 @@ def _continues_rows(x: Matrix, m: Known) -> bool:
 
 
 # -- inside kernels
-
-
-def matrix_params(name: str, dtype: DType, batch_axes: int) -> Params:
-    """Declares a batch of matrices: its memory and its strides."""
-    numbers = [f"{name}_row", f"{name}_col", *(f"{name}_batch{i}" for i in range(batch_axes))]
-    return {name: (dtype,), **dict.fromkeys(numbers, i64)}
-
-
-def batch_params(batch_axes: int) -> Params:
-    return {f"batch{i}": i64 for i in range(batch_axes)}
-
-
-def batch_args(batch: Sequence[Known]) -> dict[str, Ref | Known | float]:
-    return {f"batch{i}": d for i, d in enumerate(batch)}
-
-
-def batch_count(k: Kernel, memory: Mapping[str, Buf | Val], batch_axes: int) -> Val:
-    """How many products there are."""
-    count = k.const(1)
-    for i in range(batch_axes):
-        count = count * number(memory, f"batch{i}")
-    return count
-
-
-def batch_indices(k: Kernel, memory: Mapping[str, Buf | Val], flat: Val, batch_axes: int) -> list[Val]:
-    """The index along each batch axis of product number ``flat``."""
-    found: list[Val] = []
-    for i in reversed(range(1, batch_axes)):
-        size = number(memory, f"batch{i}")
-        found.insert(0, flat % size)
-        flat = flat // size
-    return [flat, *found] if batch_axes else []
-
-
-def matrix_at(memory: Mapping[str, Buf | Val], name: str, indices: Sequence[Val]) -> Buf:
-    """The first element of one matrix of a batch."""
-    buf = memory[name]
-    assert isinstance(buf, Buf)
-    for i, index in enumerate(indices):
-        buf = buf.at(index * number(memory, f"{name}_batch{i}"))
-    return buf
 
 
 def number(memory: Mapping[str, Buf | Val], name: str) -> Val:

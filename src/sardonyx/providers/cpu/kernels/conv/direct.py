@@ -97,7 +97,7 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     layout = ScratchLayout(geometry.taps, dtype, lanes_of(isa.lanes, dtype), shape.rows, block_channels)
     room_nbytes = isa.l2_nbytes // 2
     args = {
-        **geometry.args(), **layout.args(), "w": weights.args("w")["w"], "groups": group.groups, "channels": channels,
+        **geometry.args(), **layout.args(), "w": weights.operand.memory, "groups": group.groups, "channels": channels,
         "filters": filters, "room": room_nbytes * 8 // config.dtype.bits, **flat(operands=more),
     }  # fmt: skip
     flops = dims.known(dims.product((2 * geometry.taps.count, channels, *group.box))) or 0

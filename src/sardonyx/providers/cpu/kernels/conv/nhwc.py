@@ -34,7 +34,7 @@ from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, View
 from sardonyx.providers.cpu.codegen.launch import Launch
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, is_cheap
-from sardonyx.providers.cpu.kernels.common.matrices import Matrix, batch_args
+from sardonyx.providers.cpu.kernels.common.matrices import BatchArgs, Matrix
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, is_nhwc, refusal
 from sardonyx.providers.cpu.kernels.conv.nhwc_block import (
     TAPS,
@@ -244,7 +244,7 @@ def packed(group: Convolution, nr: int, isa: Isa) -> Packed:
             return out
         unit = unit_axis(Matrix(w.storage, 0, (), taps, channels * taps))
         spec = pack_panels(source=w.dtype, target=w.dtype, unit=unit, nr=nr, axes=2)
-        batch = {"x_batch0": filters * channels * taps, "x_batch1": 1, **batch_args((count, taps))}
+        batch = {"x_batch0": filters * channels * taps, "x_batch1": 1, **flat(batch=BatchArgs((count, taps)))}
         numbers = {"x_row": taps, "x_col": channels * taps, "rows": channels, "columns": filters, **batch}
         Launch(spec, {**numbers, "x": content, "y": out}, isa=isa)()
         if taps > 1 and panels > 1:  # (group, tap, panel) to (group, panel, tap)

@@ -44,6 +44,7 @@ from sardonyx.providers.cpu.kernels.split.bf16 import (
     step_elements,
 )
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import PRODUCTS
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.values import bf16, f16, f32
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.memory.allocator import allocate
@@ -424,7 +425,11 @@ def epilogue_of(
     expression = replace(group.epilogue, results=tuple(results))
     made = Epilogue(expression, tuple(access for _, access in extra), tuple(access for _, access in outputs), 3)
     given = zip(made.names, (*extra, *outputs), strict=True)
-    return made, more | {a: v for (name, _), (m, _) in given for a, v in m.args(name).items()}
+    for (name, _), (m, _) in given:
+        more |= flat(**{name: m.operand})
+        if isinstance(m, PackedImageMatrix):
+            more[f"{name}_term"] = m.term
+    return made, more
 
 
 def _packed(layout: PackedImageLayout, storage: Storage) -> tuple[Matrix, Access]:

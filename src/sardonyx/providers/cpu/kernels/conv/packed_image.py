@@ -36,7 +36,6 @@ from sardonyx.providers.cpu.kernels.split.bf16 import HALF, is_unrepresentable, 
 from sardonyx.providers.cpu.language.dsl import Kernel, Params
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f32, i64, u16, u32
 from sardonyx.providers.cpu.program.sizes import expressible
-from sardonyx.providers.cpu.program.steps import Ref
 
 BLOCK = 32
 """Channels of a block, and numbers of a tile's row."""
@@ -168,9 +167,6 @@ class PackedImageMatrix(Matrix):
     def of_image(storage: Storage, layout: PackedImageLayout) -> PackedImageMatrix:
         s = layout.strides()
         return PackedImageMatrix(storage, layout.at(0, 0, 0), (s["b"], s["z"], s["y"]), s["x"], s["block"], s["term"])
-
-    def args(self, name: str) -> dict[str, Ref | Known | float]:
-        return {**super().args(name), f"{name}_term": self.term}
 
 
 def most_compact(

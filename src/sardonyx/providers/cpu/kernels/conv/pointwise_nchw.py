@@ -116,7 +116,7 @@ def _dense_steps(group: Convolution, analysis: Analysis) -> list[Step]:
     room = isa.l2_nbytes // 2 * 8 // dtype.bits
     k_block = MAX_SHALLOW_TERMS if is_register_epilogue else channels_per_block(geometry.taps, channels)
     args = {
-        **geometry.args(), "w": weights.args("w")["w"], "groups": group.groups, "channels": channels,
+        **geometry.args(), "w": weights.operand.memory, "groups": group.groups, "channels": channels,
         "filters": filters, "k_block": k_block, "room": room, **flat(operands=more),
     }  # fmt: skip
     flops = dims.known(dims.product((2, channels, *group.box))) or 0
