@@ -144,7 +144,7 @@ class Node:
 
     @property
     def label(self) -> str:
-        """How messages name the node."""
+        """How messages name the node: ``MatMul node 'scores'``, or ``MatMul node -> 'y'`` if it has no name."""
         kind = f"{self.domain}.{self.op_type}" if self.domain else self.op_type
         if self.name:
             return f"{kind} node {self.name!r}"

@@ -93,7 +93,7 @@ class NativeSession:
     # -- creation
 
     def _choose(self, asked: dict[str, Mapping[str, str]]) -> None:
-        """The available providers among those requested, with the CPU as the last."""
+        """Keep the available providers among those requested, and append the CPU if it is not one of them."""
         forbidden = self.session_options._config.get(CPU_FORBIDDEN_KEY) == "1"
         if forbidden and CPU in asked:
             raise InvalidArgument(

@@ -44,7 +44,10 @@ class Count:
 
 @dataclass(frozen=True)
 class Expression:
-    """Scalar code: values 0 .. len(operands)-1 are the operands; each step adds one; ``results`` are what is stored."""
+    """Scalar code.
+
+    Values are numbered: first the operands, then one per step; ``results`` are the numbers of the stored ones.
+    """
 
     operands: tuple[DType, ...]
     steps: tuple[Apply | Reduce | Count, ...]

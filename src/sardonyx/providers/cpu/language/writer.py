@@ -501,7 +501,7 @@ class Kernel:
             more.set(last)
 
     def step(self) -> Val:
-        """The number of the current step."""
+        """The number, in the step table, of the step that runs this kernel."""
         return Val(self, self._word(self._args, STEP_SLOT), i64)
 
     def counter(self) -> Buf:

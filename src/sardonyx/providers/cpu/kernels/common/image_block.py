@@ -104,7 +104,7 @@ class RuntimeWindow:
         self.phase_planes = self.kernel[0] * self.phases[1] * self.phases[2]
 
     def phase(self, axis: int, i: Val) -> Val:
-        """The index modulo the stride of phase number ``i``."""
+        """The remainder, modulo the stride, of the positions that phase ``i`` holds."""
         return i * self.dilations[axis] % self.strides[axis]
 
     def phase_offset(self, axis: int, tap: Val) -> tuple[Val, Val]:

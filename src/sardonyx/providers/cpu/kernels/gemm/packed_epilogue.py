@@ -178,6 +178,6 @@ def _rounded(k: Kernel, v: Val) -> Val:
 
 
 def load_one(tiles: Buf, steps: Val, terms: int, row: Val, j: Val) -> Val:
-    """Number ``j`` along k of a row."""
+    """Element ``j`` of row ``row`` of a packed operand, decoded from its bf16 terms."""
     at = place_of(row, steps * (terms * TERM_STRIDE)) + j // STEP * (terms * TERM_STRIDE) + j % STEP
     return decode_terms(tiles.k, tiles.at(at), tiles.k.const(TERM_STRIDE), terms, 1)
