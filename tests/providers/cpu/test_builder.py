@@ -23,8 +23,9 @@ from sardonyx.providers.cpu.memory.allocator import address
 COUNT = 3
 """Variables of a random program."""
 OPERATIONS = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "rem": operator.mod,
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "rem": Val.remainder,
 }  # fmt: skip
+"""Of numbers of either sign, which ``//`` and ``%`` are not for."""
 
 
 def lines_of(body: Callable[..., None]) -> list[str]:

@@ -177,16 +177,13 @@ def choose(group: Group, analysis: Analysis) -> Choice:
     """The variant that carries out a group."""
     with Reporting("compile", group.nodes[-1] if group.nodes else None):
         policy, refusals = analysis.target.policy, list[tuple[str, str]]()
-        left_out = list[Variant]()
         for variant in VARIANTS[type(group)]:
-            if (found := policy.refusal(variant.name)) is not None:
-                if variant.name not in policy.forbidden:
-                    left_out.append(variant)
-            elif (found := _refusal(variant, group, analysis)) is None:
+            found = policy.refusal(variant.name) or _refusal(variant, group, analysis)
+            if found is None:
                 return Choice(variant, tuple(refusals), _few(variant, group, analysis))
             refusals.append((variant.name, found.reason))
-        for variant in left_out:  # no forced variant supports the group
-            if _refusal(variant, group, analysis) is None:
+        for variant in VARIANTS[type(group)]:  # no forced variant supports the group: any that is not forbidden
+            if variant.name not in policy.forbidden and _refusal(variant, group, analysis) is None:
                 return Choice(variant, tuple(refusals), _few(variant, group, analysis))
         raise NotImplemented(refusals[-1][1], where=", ".join(node.op_type for node in group.nodes))
 
@@ -223,8 +220,3 @@ def steps_of(group: Group, analysis: Analysis) -> list[Step]:
             sizes, other = choice.few
             made = either(sizes, analysis, partial(other.few_steps or other.steps, group), partial(steps, group))
     return [replace(step, choice=choice) for step in made]
-
-
-def variants_that_support(group: Group, analysis: Analysis) -> list[str]:
-    """Every variant that could be forced to carry out a group."""
-    return [v.name for v in VARIANTS[type(group)] if v.supports(group, analysis) is None]
