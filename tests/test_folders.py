@@ -136,11 +136,11 @@ def test_a_program_that_closes_every_descriptor(tmp_path: Path) -> None:
 
 def test_the_knob_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SARDONYX_CACHE", folders.OFF)
-    assert folders.configured() is None and folders.default() is None
+    assert folders.cache_folder() is None
     monkeypatch.delenv("SARDONYX_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    found = folders.default()
-    assert folders.configured() is None and found is not None and found.path == str(tmp_path / "home" / "sardonyx")
+    found = folders.cache_folder()
+    assert found is not None and found.path == str(tmp_path / "home" / "sardonyx")
 
 
 def test_a_folder_that_is_only_read_from_is_not_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

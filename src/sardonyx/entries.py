@@ -30,6 +30,8 @@ ALIGNMENT = 64
 MAX_HEAD_NBYTES = 1 << 28
 MAX_NBYTES = 1 << 31
 _DIGEST_NBYTES = 32
+_reported: set[tuple[str, int | None]] = set()
+"""Folders, and the errors that writing to them gave."""
 _FRONT_NBYTES = len(MARK) + 8 + 8 + _DIGEST_NBYTES
 
 
@@ -56,6 +58,14 @@ def read(folder: PrivateFolder, name: str, use: Callable[[Entry], T]) -> T | Non
         return None
 
 
+def peek(folder: PrivateFolder, name: str) -> bytes | None:
+    """The header of an entry, which is not counted as used; None if there is no such entry, or if it is unusable."""
+    try:
+        return _read(folder, name, is_use=False).head
+    except (Damaged, OSError, SardonyxError):
+        return None
+
+
 def refuse(folder: PrivateFolder, name: str, why: object) -> None:
     """Delete an unusable entry and log the reason."""
     logging.getLogger("sardonyx").warning(
@@ -65,12 +75,14 @@ def refuse(folder: PrivateFolder, name: str, why: object) -> None:
 
 
 def write(folder: PrivateFolder, name: str, head: bytes, body: Chunks = (), body_nbytes: int = 0) -> bytes | None:
-    """Write an entry and return its digest. A full or broken disk is logged, not raised."""
+    """Write an entry and return its digest. A full or broken disk is logged once, not raised."""
     digest = _digest(name, len(head), body_nbytes, head)
     try:
         folder.write(name, _chunks(digest, head, body, body_nbytes))
     except OSError as error:
-        logging.getLogger("sardonyx").warning("the cache entry %s cannot be written: %s", name, error)
+        if (folder.path, error.errno) not in _reported:
+            _reported.add((folder.path, error.errno))
+            logging.getLogger("sardonyx").warning("the cache in %s cannot be written: %s", folder.path, error.strerror)
         return None
     return digest
 
@@ -89,8 +101,8 @@ def check_body(entry: Entry, expected: bytes) -> None:
         raise Damaged("its body is damaged")
 
 
-def _read(folder: PrivateFolder, name: str) -> Entry:
-    file = SourceFile(folder.open(name), os.path.join(folder.path, name))
+def _read(folder: PrivateFolder, name: str, *, is_use: bool = True) -> Entry:
+    file = SourceFile(folder.open(name, is_use=is_use), os.path.join(folder.path, name))
     if not _FRONT_NBYTES <= len(file) <= MAX_NBYTES:
         raise Damaged(f"it has {len(file)} bytes")
     front = file.bytes(0, _FRONT_NBYTES)

@@ -12,24 +12,22 @@ import contextlib
 import logging
 import os
 import stat
+import time
+from collections.abc import Iterator
 from typing import NoReturn
 
 from sardonyx import forks, knobs, writing
 
 OFF = "off"
 MAX_LINKS = 16
+USE_INTERVAL_S = 60
+"""A file's time of last use is at most this much too early."""
 _PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def configured() -> PrivateFolder | None:
-    """The folder that ``SARDONYX_CACHE`` names, if it is private; None if the variable is unset."""
-    named = knobs.CACHE.get()
-    return private(named) if named and named != OFF else None
-
-
-def default(*, make: bool = True) -> PrivateFolder | None:
-    """The configured folder, or ``~/.cache/sardonyx`` if none is configured. None if caching is off or the folder is
-    not private.
+def cache_folder(*, make: bool = True) -> PrivateFolder | None:
+    """The folder that ``SARDONYX_CACHE`` names, or ``~/.cache/sardonyx`` if the variable is unset. None if caching is
+    off or the folder is not private.
     """
     named = knobs.CACHE.get()
     if named == OFF:
@@ -37,7 +35,12 @@ def default(*, make: bool = True) -> PrivateFolder | None:
     if named:
         return private(named, make=make)
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return private(os.path.join(home, "sardonyx"), make=make) if os.path.isabs(home) else None
+    return private(os.path.join(home, "sardonyx"), make=make, severity=logging.INFO) if os.path.isabs(home) else None
+
+
+def kernels_of(folder: PrivateFolder, *, make: bool = True) -> PrivateFolder | None:
+    """The subfolder of compiled objects."""
+    return private(os.path.join(folder.path, "kernels"), make=make)
 
 
 class PrivateFolder:
@@ -57,18 +60,32 @@ class PrivateFolder:
             return False
         return os.path.samestat(info, self._info) and info.st_nlink > 0 and _why_not_private(info) is None
 
-    def open(self, name: str) -> int:
-        """A descriptor for reading a file. ``OSError`` if it is no regular file, or if others can write to it."""
+    def open(self, name: str, *, is_use: bool = True) -> int:
+        """A descriptor for reading a file; if this ``is_use``, its access time becomes now. ``OSError`` if it is no
+        regular file, or if others can write to it.
+        """
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         fd = os.open(name, flags, dir_fd=self.fd)
         try:
             info = os.fstat(fd)
             if not stat.S_ISREG(info.st_mode) or info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o077:
                 raise PermissionError("it is not a file of the user's alone")
+            now = time.time_ns()
+            if is_use and now - info.st_atime_ns > USE_INTERVAL_S * 10**9:
+                with contextlib.suppress(OSError):  # a file system that is read-only
+                    os.utime(fd, ns=(now, info.st_mtime_ns))
         except BaseException:
             os.close(fd)
             raise
         return fd
+
+    def files(self) -> Iterator[tuple[str, os.stat_result]]:
+        """The regular files of the folder, without those that are being written."""
+        with contextlib.suppress(OSError), os.scandir(self.fd) as found:
+            for each in found:
+                with contextlib.suppress(OSError):
+                    if each.is_file(follow_symlinks=False) and not each.name.endswith(writing.TEMPORARY):
+                        yield each.name, each.stat(follow_symlinks=False)
 
     def has(self, name: str) -> bool:
         """Whether the folder has an entry of this name."""
@@ -92,7 +109,7 @@ _refused: set[str] = set()
 _lock = forks.lock()
 
 
-def private(where: str, *, make: bool = True) -> PrivateFolder | None:
+def private(where: str, *, make: bool = True, severity: int = logging.WARNING) -> PrivateFolder | None:
     """The folder at ``where`` if only the user can write to it; else None, and the reason is logged once.
 
     A missing folder is created if ``make`` is set; otherwise the result is None.
@@ -111,7 +128,7 @@ def private(where: str, *, make: bool = True) -> PrivateFolder | None:
             said = f"the cache folder {where} is not private or cannot be used ({error}): caching is off"
         if said not in _refused:
             _refused.add(said)
-            logging.getLogger("sardonyx").warning("%s", said)
+            logging.getLogger("sardonyx").log(severity, "%s", said)
         return None
 
 

@@ -1,6 +1,9 @@
 """Every environment variable that Sardonyx reads.
 
-    SARDONYX_CACHE                      path       folder of cached graphs and compiled models
+    SARDONYX_CACHE                      path       folder of cached graphs, compiled models and kernels;
+                                                     ~/.cache/sardonyx by default; off: nothing is cached
+    SARDONYX_CACHE_NBYTES               int        most bytes of all files of the cache, 2 GiB by default; those
+                                                     that were not used for the longest time are deleted first
     SARDONYX_CPU                        name       target CPU by LLVM's name; the host by default;
                                                      instructions that the host lacks are emulated
     SARDONYX_CHECK_ADDRESSES            bool  off  check every address that a compiled kernel reads or writes
@@ -49,6 +52,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 CACHE: Knob[str | None] = Knob("SARDONYX_CACHE", None, str)
+CACHE_NBYTES = Knob("SARDONYX_CACHE_NBYTES", 2 << 30, int)
 CPU: Knob[str | None] = Knob("SARDONYX_CPU", None, str)
 CHECK_ADDRESSES = Knob("SARDONYX_CHECK_ADDRESSES", False, _switch)
 DUMP: Knob[str | None] = Knob("SARDONYX_DUMP", None, str)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 Chunks = Iterable[bytes | memoryview]
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+TEMPORARY = ".tmp"
 _MAX_NAME = 200
 """Characters of a file's name that its temporary name takes on; file systems end at 255 bytes."""
 
@@ -138,7 +139,7 @@ def _forget(name: str | None, folder: int) -> None:
 
 
 def temporary_name(name: str) -> str:
-    return f".{name[:_MAX_NAME]}.{os.urandom(8).hex()}.tmp"
+    return f".{name[:_MAX_NAME]}.{os.urandom(8).hex()}{TEMPORARY}"
 
 
 def sweep(folder: int, name: str = "") -> None:
@@ -148,7 +149,7 @@ def sweep(folder: int, name: str = "") -> None:
     except OSError:
         return
     for each in found:
-        if not each.endswith(".tmp") or not each.startswith(f".{name[:_MAX_NAME]}." if name else "."):
+        if not each.endswith(TEMPORARY) or not each.startswith(f".{name[:_MAX_NAME]}." if name else "."):
             continue
         with contextlib.suppress(OSError):
             fd = os.open(each, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)

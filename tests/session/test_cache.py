@@ -8,11 +8,15 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import onnx.parser
 import pytest
 
 from sardonyx import entries
 from sardonyx.interpret.context import RunContext
+from sardonyx.session import cache_writer
 from sardonyx.session.build import BuildOptions, Engine, build
+
+pytestmark = pytest.mark.usefixtures("unverified")
 
 DEMO = Path(__file__).resolve().parents[2] / "demo"
 
@@ -26,6 +30,12 @@ def model(tmp_path: Path) -> Path:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
+
+
+def written(folder: Path) -> Path:
+    """The folder, after entries that are written in the background."""
+    cache_writer.wait()
+    return folder
 
 
 def was_kept(engine: Engine) -> bool:
@@ -50,13 +60,13 @@ def test_a_second_start_optimizes_nothing_and_answers_the_same(model: Path, fold
 def test_the_folder_is_private(model: Path, folder: Path) -> None:
     build(model, BuildOptions())
     assert folder.stat().st_mode & 0o077 == 0
-    (kept,) = folder.iterdir()
+    (kept,) = written(folder).iterdir()
     assert kept.suffix == ".graph" and kept.stat().st_mode & 0o077 == 0
 
 
 def test_weights_stay_in_the_models_file(model: Path, folder: Path) -> None:
     build(model, BuildOptions(level="disabled"))
-    (kept,) = folder.glob("*.graph")
+    (kept,) = written(folder).glob("*.graph")
     assert kept.stat().st_size < model.stat().st_size / 4
 
 
@@ -103,7 +113,7 @@ def test_a_damaged_entry_is_a_miss_and_is_rebuilt(
     model: Path, folder: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = answers(build(model, BuildOptions()))
-    (damaged,) = folder.glob("*.graph")
+    (damaged,) = written(folder).glob("*.graph")
     damaged.write_bytes(DAMAGES[damage](damaged.read_bytes()))
     with caplog.at_level(logging.WARNING, "sardonyx"):
         again = build(model, BuildOptions())
@@ -116,9 +126,9 @@ def test_an_entry_under_anothers_name_is_not_taken_for_it(
     model: Path, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = answers(build(model, BuildOptions()))
-    (first,) = folder.glob("*.graph")
+    (first,) = written(folder).glob("*.graph")
     build(model, BuildOptions(free_dims={"batch": 4}))
-    (second,) = (p for p in folder.glob("*.graph") if p != first)
+    (second,) = (p for p in written(folder).glob("*.graph") if p != first)
     first.write_bytes(second.read_bytes())
     with caplog.at_level(logging.WARNING, "sardonyx"):
         again = build(model, BuildOptions())
@@ -129,7 +139,7 @@ def test_an_entry_under_anothers_name_is_not_taken_for_it(
 @pytest.mark.parametrize("how", ["link", "readable by others", "pipe", "folder"])
 def test_an_entry_that_is_no_file_of_the_users_alone(model: Path, folder: Path, tmp_path: Path, how: str) -> None:
     build(model, BuildOptions())
-    (kept,) = folder.glob("*.graph")
+    (kept,) = written(folder).glob("*.graph")
     if how == "readable by others":
         kept.chmod(0o640)
     else:
@@ -152,7 +162,39 @@ def test_a_folder_that_others_can_write_is_not_trusted(
     assert not any(folder.iterdir())
 
 
-def test_it_is_off_unless_asked_for(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_on_unless_turned_off(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SARDONYX_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     build(model, BuildOptions())
+    assert was_kept(build(model, BuildOptions())) and list((tmp_path / "home" / "sardonyx").glob("*.graph"))
+    assert not was_kept(build(model, BuildOptions(is_cached=False)))
+    monkeypatch.setenv("SARDONYX_CACHE", "off")
     assert not was_kept(build(model, BuildOptions()))
+
+
+EXTERNAL = """
+<ir_version: 10, opset_import: ["": 21]>
+g (bool c, float[2] x) => (float[2] y) {
+    y = If (c) <
+        then_branch = t () => (float[2] a) <float[2] w = {1.0, 2.0}> { a = Add(x, w) },
+        else_branch = e () => (float[2] b) { b = Identity(x) }
+    >
+}
+"""
+
+
+def test_external_data_of_a_subgraph_belongs_to_the_key(tmp_path: Path, folder: Path) -> None:
+    proto = onnx.parser.parse_model(EXTERNAL)
+    (branch,) = (a.g for a in proto.graph.node[0].attribute if a.name == "then_branch")
+    tensor = branch.initializer[0]
+    (tmp_path / "w").write_bytes(np.array([1, 2], "f").tobytes())
+    tensor.ClearField("float_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="w")
+    path = tmp_path / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    feed = {"c": np.array(True), "x": np.zeros(2, "f")}
+    for expected in ([1, 2], [3, 4]):
+        (tmp_path / "w").write_bytes(np.array(expected, "f").tobytes())
+        (y,) = build(path, BuildOptions()).run(feed, ["y"], RunContext())
+        np.testing.assert_array_equal(y, expected)

@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from sardonyx.errors import InvalidArgument, SardonyxError
 from sardonyx.providers.cpu.codegen.jit import linker
 from sardonyx.providers.cpu.program import constants
 from sardonyx.providers.cpu.runtime import deferred
-from sardonyx.session import compiled_cache
+from sardonyx.session import cache_key, cache_writer, compiled_cache
 from sardonyx.session.compiled_cache import CachedEngine
 
 pytestmark = pytest.mark.usefixtures("unverified")
@@ -58,6 +59,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def model(tmp_path: Path, folder: Path) -> Path:
     write(tmp_path / "model.onnx")
     return tmp_path / "model.onnx"
+
+
+def written(folder: Path) -> Path:
+    """The folder, after entries that are written in the background."""
+    cache_writer.wait()
+    return folder
 
 
 def was_kept(session: sx.InferenceSession) -> bool:
@@ -235,7 +242,7 @@ def test_runs_that_a_cached_specialization_cannot_do_use_the_model(tmp_path: Pat
     profiled = sx.InferenceSession(path, options)
     assert equal(profiled.run(None, given), expected)
     assert "NonMaxSuppression" in Path(profiled.end_profiling()).read_text()
-    for kept in folder.glob("*.start"):
+    for kept in written(folder).glob("*.start"):
         if "-" not in kept.name:
             kept.unlink()
     again = sx.InferenceSession(path)
@@ -249,7 +256,7 @@ def test_specializations_that_cannot_be_cached_use_the_model(
     _, given, built, session = kept_of("pieces", tmp_path)
     for _ in range(compiled_cache.MAX_MODEL_RUNS + 2):
         assert equal(session.run(None, given), built.run(None, given))
-    assert not list(folder.glob("*-*.start"))
+    assert not list(written(folder).glob("*-*.start"))
 
 
 def test_specializations_of_one_entry_replace_each_other(
@@ -261,7 +268,7 @@ def test_specializations_of_one_entry_replace_each_other(
     for most in (1, 2, 2, 1, 3):
         session = sx.InferenceSession(path)
         assert was_kept(session) and len(session.run(None, boxes(most))[0]) == most
-    assert len(list(folder.glob("*.start"))) == 2
+    assert len(list(written(folder).glob("*.start"))) == 2
 
 
 def test_errors_of_any_part_have_their_words(tmp_path: Path, folder: Path) -> None:
@@ -370,10 +377,10 @@ def c_of_model() -> bytes:
 def test_damaged_entries_are_rebuilt(model: Path, folder: Path, damage: str) -> None:
     linker._addresses.clear()
     expected = sx.InferenceSession(model).run(None, feed())
-    (kept,) = folder.glob("*.start")
+    (kept,) = written(folder).glob("*.start")
     content = kept.read_bytes()
     if damage == "objects gone":
-        for path in (folder / "kernels").iterdir():
+        for path in (written(folder) / "kernels").iterdir():
             path.unlink()
         linker._addresses.clear()
     else:
@@ -394,50 +401,123 @@ def test_damaged_entries_are_rebuilt(model: Path, folder: Path, damage: str) -> 
 
 def test_another_version_of_ours_is_another_start(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sx.InferenceSession(model)
-    monkeypatch.setattr(compiled_cache, "_sources", lambda: "others")
+    monkeypatch.setattr(cache_key, "_versions", lambda: "others")
     assert not was_kept(sx.InferenceSession(model)) and was_kept(sx.InferenceSession(model))
 
 
-def test_models_with_external_data_are_not_cached(model: Path, folder: Path) -> None:
-    proto = onnx.load(model)
-    onnx.save(proto, model, save_as_external_data=True, location="weights", size_threshold=0)
-    assert not was_kept(sx.InferenceSession(model)) and not was_kept(sx.InferenceSession(model))
-    assert not list(folder.glob("*.start"))
+def with_external_data(model: Path) -> Path:
+    onnx.save(onnx.load(model), model, save_as_external_data=True, location="weights", size_threshold=0)
+    settle()
+    return model.with_name("weights")
 
 
-def _twice(e: Any, x: Any) -> Any:
-    return x * 2
+def settle() -> None:
+    """Let file times differ from those of what is written next."""
+    time.sleep(2e-9 * cache_key.SETTLED_NS)
 
 
-def test_models_with_custom_operators_are_not_cached(tmp_path: Path, folder: Path) -> None:
-    sx.custom_op("test.starts", "Twice")(_twice)
-    text = """
-    <ir_version: 10, opset_import: ["": 21, "test.starts": 1]>
-    g (float[n] x) => (float[n] y) { y = test.starts.Twice(x) }
-    """
+def test_models_with_external_data_are_cached(model: Path) -> None:
+    weights = with_external_data(model)
+    first, second = sx.InferenceSession(model), sx.InferenceSession(model)
+    assert not was_kept(first) and was_kept(second) and same(first.run(None, feed()), second.run(None, feed()))
+    assert "Gather" in str(second.explain())
+    content = bytearray(weights.read_bytes())
+    content[-4:] = np.array([77], "f").tobytes()
+    weights.write_bytes(content)
+    settle()
+    third = sx.InferenceSession(model)
+    assert not was_kept(third) and not same(third.run(None, feed()), first.run(None, feed()))
+    assert was_kept(sx.InferenceSession(model))
+
+
+@pytest.mark.parametrize("how", ["missing", "link", "too short"])
+def test_external_data_that_is_refused_is_refused_at_a_warm_start(model: Path, tmp_path: Path, how: str) -> None:
+    weights = with_external_data(model)
+    sx.InferenceSession(model)
+    cache_writer.wait()
+    content = weights.read_bytes()
+    weights.unlink()
+    if how == "link":
+        (tmp_path.parent / "outside").write_bytes(content)
+        weights.symlink_to(tmp_path.parent / "outside")
+    elif how == "too short":
+        weights.write_bytes(content[:-8])
+    with pytest.raises(SardonyxError):
+        sx.InferenceSession(model)
+
+
+def test_models_in_memory_are_cached_by_content(model: Path) -> None:
+    content = model.read_bytes()
+    first, second = sx.InferenceSession(content), sx.InferenceSession(bytes(bytearray(content)))
+    assert not was_kept(first) and was_kept(second) and same(first.run(None, feed()), second.run(None, feed()))
+    assert "Gather" in str(second.explain())
+    write(model, seed=5)
+    third = sx.InferenceSession(model.read_bytes())
+    assert not was_kept(third) and not same(third.run(None, feed()), first.run(None, feed()))
+
+
+def test_a_session_option_turns_the_cache_off(model: Path, folder: Path) -> None:
+    options = sx.SessionOptions()
+    options.add_session_config_entry("session.cache", "0")
+    assert not any(was_kept(sx.InferenceSession(model, options)) for _ in range(2))
+    assert not list(written(folder).glob("*.start")) and not list(folder.glob("*.graph"))
+
+
+def test_a_model_that_changes_in_the_same_tick_of_the_clock(tmp_path: Path, folder: Path) -> None:
+    path = tmp_path / "model.onnx"
+    results = []
+    for seed in range(4):
+        write(path, seed)
+        results.append(sx.InferenceSession(path).run(["y"], feed())[0])
+        os.utime(path, ns=(1, 1))
+    assert len({r.tobytes() for r in results}) == 4
+
+
+TWICE = """
+<ir_version: 10, opset_import: ["": 21, "test.starts": 1]>
+g (float[n] x) => (float[n] y) { y = test.starts.Twice(x) }
+"""
+
+
+@pytest.mark.parametrize("is_scalar", [True, False])
+def test_models_with_custom_operators_are_cached(tmp_path: Path, folder: Path, is_scalar: bool) -> None:
     path = tmp_path / "custom.onnx"
-    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
-    for _ in range(2):
+    path.write_bytes(onnx.parser.parse_model(TWICE).SerializeToString())
+
+    def define(factor: int) -> None:
+        if is_scalar:
+            sx.custom_op("test.starts", "Twice")(lambda e, x: x * factor)
+        else:
+            sx.custom_op("test.starts", "Twice", infer=lambda x: x)(lambda x: x * factor)
+
+    for factor, is_kept in ((2, False), (2, True), (3, False), (3, True)):
+        define(factor)
         session = sx.InferenceSession(path)
-        assert not was_kept(session)
-        np.testing.assert_array_equal(session.run(None, {"x": np.ones(3, "f")})[0], [2, 2, 2])
+        cache_writer.wait()
+        assert was_kept(session) == is_kept
+        np.testing.assert_array_equal(session.run(None, {"x": np.ones(3, "f")})[0], [factor] * 3)
 
 
-def test_models_with_random_numbers_are_not_cached(tmp_path: Path, folder: Path) -> None:
+def test_models_with_random_numbers_are_cached(tmp_path: Path, folder: Path) -> None:
     text = """
     <ir_version: 10, opset_import: ["": 21]>
-    g (float[n] x) => (float[n] y) { y = RandomNormalLike(x) }
+    g (float[n] x) => (float[n] y, float[n] z) { y = RandomNormalLike(x) z = RandomNormalLike<seed = 5.0>(x) }
     """
     path = tmp_path / "random.onnx"
     path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
     given = {"x": np.zeros(9, "f")}
-    first, second = sx.InferenceSession(path), sx.InferenceSession(path)
-    assert not was_kept(second) and not same(first.run(None, given), second.run(None, given))
-    for session in (first, second):
+    sessions = [sx.InferenceSession(path) for _ in range(3)]
+    assert [was_kept(s) for s in sessions] == [False, True, True]
+    seeded = [[session.run(["z"], given)[0] for _ in range(2)] for session in sessions]
+    assert same(seeded[0], seeded[1]) and same(seeded[0], seeded[2])
+    assert not np.array_equal(*seeded[1])
+    drawn = [session.run(["y"], given)[0].tobytes() for session in sessions for _ in range(2)]
+    assert len(set(drawn)) == 6
+    for session in sessions:
         sx.set_seed(3)
-        drawn = session.run(None, given)
+        again = session.run(["y"], given)
         sx.set_seed(3)
-        assert same(drawn, session.run(None, given))
+        assert same(again, session.run(["y"], given))
 
 
 def test_a_full_disk_only_disables_caching(model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -477,7 +557,7 @@ def test_many_processes_start_at_once(model: Path, folder: Path) -> None:
         for _ in range(3)
     ]
     assert len({process.communicate()[0] for process in started}) == 1
-    assert was_kept(sx.InferenceSession(model)) and len(list(folder.glob("*.start"))) == 1
+    assert was_kept(sx.InferenceSession(model)) and len(list(written(folder).glob("*.start"))) == 1
 
 
 def test_starts_share_weights(tmp_path: Path, folder: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import sardonyx as sx
 from sardonyx.errors import SardonyxError
 from sardonyx.providers.cpu.codegen.jit import linker
 from sardonyx.providers.cpu.program import constants
-from sardonyx.session import array_file, compiled_cache
+from sardonyx.session import array_file, cache_key, cache_writer, compiled_cache
 from sardonyx.session.compiled_cache import CachedEngine
 
 pytestmark = pytest.mark.usefixtures("unverified")
@@ -67,6 +68,12 @@ def answer(session: sx.InferenceSession) -> np.ndarray:
 
 def was_kept(session: sx.InferenceSession) -> bool:
     return isinstance(session._sess.engine, CachedEngine)
+
+
+def written(folder: Path) -> Path:
+    """The folder, after entries that are written in the background."""
+    cache_writer.wait()
+    return folder
 
 
 def close(a: np.ndarray, b: np.ndarray, tolerance: float = 2e-6) -> bool:
@@ -132,7 +139,7 @@ def test_a_second_start_packs_again(
         write(model, weights(), TEXT.replace("rows", str(ROWS)))
     found, loaded = in_a_process(model, precision)
     assert "sardonyx.lower" in loaded and close(found, expected(model), tolerance)
-    (kept,) = folder.glob("*.start")
+    (kept,) = written(folder).glob("*.start")
     assert kept.stat().st_size < 1 << 18 and kernel.encode() in kept.read_bytes()
     again, loaded = in_a_process(model, precision)
     assert np.array_equal(again, found)
@@ -238,12 +245,23 @@ def test_a_model_that_changes_during_the_start_is_built(
 def test_objects_that_are_gone_are_compiled_again(model: Path, folder: Path) -> None:
     linker._addresses.clear()
     found = answer(sx.InferenceSession(model))
-    for path in (folder / "kernels").iterdir():
+    for path in (written(folder) / "kernels").iterdir():
         path.unlink()
     linker._addresses.clear()
     constants._packed.clear()
     session = sx.InferenceSession(model)
     assert not was_kept(session) and np.array_equal(answer(session), found)
+
+
+def test_external_weights_are_packed_from_their_file(model: Path, folder: Path) -> None:
+    onnx.save(onnx.load(model), model, save_as_external_data=True, location="weights")
+    time.sleep(2e-9 * cache_key.SETTLED_NS)
+    found = answer(sx.InferenceSession(model))
+    (kept,) = written(folder).glob("*.start")
+    assert kept.stat().st_size < 1 << 18 and close(found, expected(model))
+    constants._packed.clear()
+    session = sx.InferenceSession(model)
+    assert was_kept(session) and np.array_equal(answer(session), found)
 
 
 def test_constants_made_by_the_optimizer_are_stored_up_to_a_limit(
@@ -261,9 +279,9 @@ def test_constants_made_by_the_optimizer_are_stored_up_to_a_limit(
     model.write_bytes(proto.SerializeToString())
     found = answer(sx.InferenceSession(model))
     session = sx.InferenceSession(model)
-    (kept,) = folder.glob("*.start")
+    (kept,) = written(folder).glob("*.start")
     assert was_kept(session) and 1 << 19 < kept.stat().st_size < 3 << 18
     assert np.array_equal(answer(session), found) and close(found, expected(model))
     kept.unlink()
     monkeypatch.setattr(array_file, "MAX_NBYTES", 1 << 18)
-    assert not was_kept(sx.InferenceSession(model)) and not list(folder.glob("*.start"))
+    assert not was_kept(sx.InferenceSession(model)) and not list(written(folder).glob("*.start"))

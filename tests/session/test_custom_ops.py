@@ -389,6 +389,7 @@ def test_a_broken_file_of_operators_is_refused(tmp_path: Path) -> None:
         sardonyx.SessionOptions().register_custom_ops_library(str(file))
 
 
+@pytest.mark.usefixtures("unverified")
 def test_a_changed_definition_is_not_served_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "model.onnx"

@@ -23,6 +23,7 @@ from sardonyx import limits
 from sardonyx.errors import Fail, InvalidArgument, NoSuchFile, OutOfBudget, UntrustedRefusal
 from sardonyx.interpret import work
 from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.session import cache_writer
 from tests.session.models import CHAIN, LOOP, MATMUL, MUL, OVERRIDABLE, SEQUENCE, X, model, serialized
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -412,6 +413,7 @@ def test_saving_and_other_providers(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("unverified")
 def test_no_cache_is_read_or_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "m.onnx"
@@ -419,11 +421,13 @@ def test_no_cache_is_read_or_written(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ort.load_untrusted(path, limits=AMPLE).run(None, {"x": np.ones(3, np.float32)})
     assert not (tmp_path / "cache").exists()
     ort.InferenceSession(path).run(None, {"x": np.ones(3, np.float32)})
+    cache_writer.wait()
     before = sorted((tmp_path / "cache").rglob("*"))
     assert before
     other = tmp_path / "other.onnx"
     other.write_bytes(serialized(MATMUL))
     ort.load_untrusted(other, limits=AMPLE).run(None, {"X": np.ones((3, 2), np.float32)})
+    cache_writer.wait()
     assert sorted((tmp_path / "cache").rglob("*")) == before
 
 

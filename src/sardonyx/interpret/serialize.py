@@ -12,6 +12,7 @@ from sardonyx.interpret.context import RunContext
 from sardonyx.interpret.program import Program, Step
 
 MEANINGS = "sardonyx.ops."
+CUSTOM = "custom "
 PLAIN = (type(None), bool, int, float, str, bytes)
 
 
@@ -36,10 +37,15 @@ def serialize(program: Program) -> tuple[dict[str, Any], list[Any]]:
 
 
 def _function(step: Step) -> tuple[str, str, dict[str, Any]]:
-    """The function of a step by module and name, with its attributes."""
+    """The function of a step by module and name, with its attributes; a custom operator's by domain and name."""
+    from sardonyx.ops import registry
+
     kernel, attrs = (step.kernel.func, step.kernel.keywords) if isinstance(step.kernel, partial) else (step.kernel, {})
     module, name = getattr(kernel, "__module__", ""), getattr(kernel, "__name__", "")
-    if not module.startswith(MEANINGS) or getattr(import_module(module), name, None) is not kernel:
+    op = registry.find(step.node.domain, step.node.op_type)
+    if op is not None and op.custom is not None and kernel == op.numpy:
+        module, name = f"{CUSTOM}{op.domain}", op.name
+    elif not module.startswith(MEANINGS) or getattr(import_module(module), name, None) is not kernel:
         raise NotSerializable(f"{step.node.label} is not run by one numpy function of Sardonyx")
     if not all(map(_is_serializable, attrs.values())):
         raise NotSerializable(f"{step.node.label} has an attribute that cannot be serialized")
@@ -70,5 +76,13 @@ class DeserializedProgram(Program):
 
 
 def _kernel(module: str, name: str, attrs: dict[str, Any]) -> Any:
-    meaning = getattr(import_module(module), name)
+    if module.startswith(CUSTOM):
+        from sardonyx.ops import registry
+
+        op = registry.find(module[len(CUSTOM) :], name)
+        if op is None:
+            raise KeyError(f"the custom operator {name} is not defined")
+        meaning: Any = op.numpy
+    else:
+        meaning = getattr(import_module(module), name)
     return partial(meaning, **attrs) if attrs else meaning

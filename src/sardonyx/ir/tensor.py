@@ -6,7 +6,7 @@ refers to it: kernels pack most weights once, and they can be read from the file
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import ref
 
@@ -92,13 +92,13 @@ class Tensor:
         """The elements for a single use, perhaps unaligned; nothing is cached."""
         return self._view() if self._view is not None and not self.is_loaded else self.numpy()
 
-    def span_in(self, file: object) -> tuple[int, ...] | None:
-        """Where the elements lie in a model's file, in the form in which they are used; None if they do not lie
-        there.
+    def span_in(self, files: Mapping[object, int]) -> tuple[int, ...] | None:
+        """Which of a model's files has the elements in the form in which they are used, and where, offset first; None
+        if none has. ``files`` numbers the files by their identities.
         """
-        if self._view is None or not isinstance(self.origin, tuple) or self.origin[0] != file:
+        if self._view is None or not isinstance(self.origin, tuple) or self.origin[0] not in files:
             return None
-        return self.origin[1:]
+        return files[self.origin[0]], *self.origin[1:]
 
     def item(self) -> Any:
         return self.numpy().item()

@@ -28,13 +28,14 @@ class Folder:
         self.in_memory: dict[str, memoryview] = {}
         """Contents that the caller gave for a location, instead of a file."""
         self._here = object()
-        self._opened: dict[str, SourceFile] = {}
+        self.opened: dict[str, SourceFile] = {}
+        """The files opened so far, by location."""
 
     def open(self, location: str, where: str) -> memoryview | SourceFile:
         """The bytes of one external file."""
-        found = self.in_memory.get(location, self._opened.get(location))
+        found = self.in_memory.get(location, self.opened.get(location))
         if found is None:
-            found = self._opened[location] = _open(self._resolve(location, where), where)
+            found = self.opened[location] = _open(self._resolve(location, where), where)
         return found
 
     def identity(self, location: str) -> object:

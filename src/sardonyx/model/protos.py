@@ -26,6 +26,20 @@ def every_node(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
             yield from every_node(graph.node)
 
 
+def external_locations(model: onnx.ModelProto) -> set[str]:
+    """The files that any tensor of a model names, in its graphs, attributes and functions."""
+    nodes = [*every_node(model.graph.node), *(n for f in model.functions for n in every_node(f.node))]
+    graphs = [model.graph, *(graph for node in nodes for graph in subgraphs(node))]
+    tensors = [t for graph in graphs for t in graph.initializer]
+    sparse = [s for graph in graphs for s in graph.sparse_initializer]
+    for node in nodes:
+        for a in node.attribute:
+            tensors += [a.t, *a.tensors]
+            sparse += [a.sparse_tensor, *a.sparse_tensors]
+    tensors += [t for s in sparse for t in (s.values, s.indices)]
+    return {e.value for t in tensors for e in t.external_data if e.key == "location"}
+
+
 def label(node: onnx.NodeProto) -> str:
     """How messages name a node of the file."""
     return f"{node.op_type} node {node.name!r}" if node.name else f"{node.op_type} node -> {list(node.output)[:1]}"

@@ -75,13 +75,13 @@ class Payloads:
             return self.sparse(self.shelf[int(keys[self._sparse_key])], where)
         span = keys.get(self.skeleton.key)
         origin: tuple[object, ...]
+        place: tuple[int, ...]
         if span is not None:
-            place = self.skeleton.spans[int(span)]
-            fetch, origin = self._from_span(place, dtype, shape, where), (self.file, *place)
+            found = self.skeleton.spans[int(span)]
+            fetch, origin = self._from_span(found, dtype, shape, where), (self.file, *found)
         elif proto.data_location == onnx.TensorProto.EXTERNAL:
-            fetch = self._from_file(keys, dtype, shape, where)
-            location = keys.get("location", "")
-            origin = (self.folder.identity(location), location, keys.get("offset"), keys.get("length"))
+            fetch, place = self._from_file(keys, dtype, shape, where)
+            origin = (self.folder.identity(keys.get("location", "")), *place)
         else:
             return _inline(proto, dtype, shape, where)
         is_stored_as_used = fetch.func is from_raw and dtype.bits % 8 == 0 and sys.byteorder == "little"
@@ -116,7 +116,9 @@ class Payloads:
             raise BrokenGraph("a tensor holds fewer elements than its shape", where=where, got=list(shape))
         return partial(_from_field, self.source, span, dtype, shape, where)
 
-    def _from_file(self, keys: dict[str, str], dtype: DType, shape: tuple[int, ...], where: str) -> partial[Array]:
+    def _from_file(
+        self, keys: dict[str, str], dtype: DType, shape: tuple[int, ...], where: str
+    ) -> tuple[partial[Array], tuple[int, int]]:
         data = self.folder.open(keys.get("location", ""), where)
         offset = _natural(keys.get("offset") or "0", where)
         nbytes = _natural(keys.get("length") or str(dtype.nbytes(count(shape))), where)
@@ -128,7 +130,7 @@ class Payloads:
                 got=f"offset {offset} + length {nbytes}",
             )
         _check_nbytes(nbytes, dtype, shape, where)
-        return partial(from_raw, data, offset, dtype, shape)
+        return partial(from_raw, data, offset, dtype, shape), (offset, nbytes)
 
 
 def _shape(dims: Sequence[int], dtype: DType, where: str) -> tuple[int, ...]:

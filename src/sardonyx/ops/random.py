@@ -36,6 +36,7 @@ class Stream:
     """The position in a sequence of random numbers. ``words`` are the seed and the index of the next number."""
 
     def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.words: Array = np.array([seed & _LOW, 0], np.int64)
         self._lock = forks.lock()
 
@@ -56,17 +57,18 @@ class Stream:
         return RandomState(int(self.words[0]))
 
 
-_shared = Stream(int(np.random.SeedSequence().generate_state(1)[0]))
+shared = Stream(int(np.random.SeedSequence().generate_state(1)[0]))
+"""The stream of nodes without a seed."""
 
 
 def set_seed(seed: int) -> None:
     """Restart the stream of nodes without a seed."""
-    _shared.restart(int(seed))
+    shared.restart(int(seed))
 
 
 def stream(seed: float | None) -> Stream:
     """The stream of a node with this seed attribute."""
-    return Stream(int(seed)) if seed is not None and math.isfinite(seed) else _shared
+    return Stream(int(seed)) if seed is not None and math.isfinite(seed) else shared
 
 
 # Scalar programs over the index of an element, the index of the first draw, and the seed

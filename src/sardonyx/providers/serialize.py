@@ -11,7 +11,7 @@ from sardonyx.interpret.serialize import DeserializedProgram, ModelNeeded, NotSe
 from sardonyx.interpret.single import Single
 from sardonyx.partition.chain import Chain, Link
 from sardonyx.partition.provider import Executable
-from sardonyx.providers.cpu.program.prepack import Source
+from sardonyx.providers.cpu.program.prepack import Source, StreamSource
 from sardonyx.providers.cpu.runtime import serialize as tables
 from sardonyx.providers.cpu.runtime.deferred import DeferredExecutable, KeyInputs, SpecializationKey
 from sardonyx.providers.cpu.runtime.executable import CpuExecutable
@@ -26,12 +26,12 @@ Serialized = tuple[str, Any]
 class Serializer:
     """Converts executables to plain values and collects their arrays."""
 
-    def __init__(self, file: object = None) -> None:
-        """``file`` identifies the model's file, from which large arrays may be read again instead of being stored."""
-        self._file = file
+    def __init__(self, files: Sequence[object] = ()) -> None:
+        """``files`` identify the model's files, from which large arrays may be read again instead of being stored."""
+        self._files = {file: number for number, file in enumerate(files)}
         self.arrays: list[Any] = []
-        self.sources: list[Source | None] = []
-        """For each array, the tensor in the model's file that it is packed from, if any."""
+        self.sources: list[Source | StreamSource | None] = []
+        """For each array, what it can be made from instead, if anything."""
         self._deferred: set[str] = set()
 
     def chain(self, made: Any) -> tuple[Any, ...]:
@@ -43,7 +43,7 @@ class Serializer:
 
     def executable(self, executable: Executable) -> Serialized:
         if isinstance(executable, CpuExecutable):
-            return "table", self._with_arrays(*tables.serialize(executable), tables.sources(executable, self._file))
+            return "table", self._with_arrays(*tables.serialize(executable), tables.sources(executable, self._files))
         if isinstance(executable, Single):
             return "single", self._with_arrays(*programs.serialize(executable.program))
         if isinstance(executable, Program):
@@ -56,7 +56,10 @@ class Serializer:
         return "chain", self.chain(executable)
 
     def _with_arrays(
-        self, plain: dict[str, Any], arrays: Sequence[Any], sources: Sequence[Source | None] | None = None
+        self,
+        plain: dict[str, Any],
+        arrays: Sequence[Any],
+        sources: Sequence[Source | StreamSource | None] | None = None,
     ) -> tuple[dict[str, Any], int, int]:
         """Plain values, and the indices of their arrays."""
         first = len(self.arrays)

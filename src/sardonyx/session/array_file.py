@@ -2,7 +2,7 @@
 
 The plain values are its header; for each array they hold its position in the body, its type and its checksum.
 
-If the arrays exceed ``MAX_NBYTES``, those that can be read or packed from the model's file are not stored: packing
+If the arrays exceed ``MAX_NBYTES``, those that can be read or packed from the model's files are not stored: packing
 BERT-base again takes 0.2 s, reading and verifying a second copy of 419 MB takes 1.4 s.
 """
 
@@ -13,7 +13,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -23,35 +23,45 @@ from sardonyx.files import SourceFile
 from sardonyx.folders import PrivateFolder
 from sardonyx.providers.cpu.memory.allocator import allocate
 from sardonyx.providers.cpu.program import constants
-from sardonyx.providers.cpu.program.prepack import Scratch, Source
+from sardonyx.providers.cpu.program.prepack import Scratch, Source, StreamSource
 from sardonyx.session import log
 
 ALIGNMENT = 64
+STORED, FILE, STREAM = "stored", "file", "stream"
+"""Where an array comes from: this entry, a file of the model, or the process's random numbers."""
 MAX_NBYTES = 256 << 20
 """Largest total size of stored arrays."""
 SINGLE_THREAD_NBYTES = 1 << 24
 """Total size up to which one thread reads the arrays: starting others would take longer."""
 
 
-def arrays_of(entry: Entry, threads: int = 1, model: SourceFile | None = None) -> tuple[dict[str, Any], list[Any]]:
-    """An entry's plain values and arrays, which are shared with earlier readers of the same entry.
-
-    Some may be read from the ``model``'s file. Raises ``Damaged`` or ``ValueError`` if the entry is invalid.
-    """
-    stored = marshal.loads(entry.head)
+def plain_values(entry: Entry) -> dict[str, Any]:
+    """An entry's plain values. Raises ``Damaged`` or ``ValueError`` if the entry is invalid."""
+    stored: dict[str, Any] = marshal.loads(entry.head)
     if stored["nbytes"] != len(entry.body):
         raise Damaged("it is truncated")
-    rows: list[tuple[bool, Any]] = stored["arrays"]
-    if model is None and not all(is_here for is_here, _ in rows):
-        raise Damaged("arrays are missing")
+    return stored
+
+
+def arrays_of(entry: Entry, stored: dict[str, Any], threads: int = 1, files: Sequence[SourceFile] = ()) -> list[Any]:
+    """An entry's arrays, which are shared with earlier readers of the same entry.
+
+    Some may be read from the ``files`` of the model. Raises ``Damaged`` or ``ValueError`` if the entry is invalid.
+    """
     scratch = Scratch()
-    makers: list[Callable[[], Any]] = [
-        partial(constants.once, (entry.digest, i), partial(_read, entry.body, *row))
-        if is_here
-        else partial(Source(*row).array, cast(SourceFile, model), scratch)
-        for i, (is_here, row) in enumerate(rows)
-    ]
-    return stored, constants.made(makers, threads if stored["all_nbytes"] > SINGLE_THREAD_NBYTES else 1)
+
+    def maker(i: int, kind: str, row: Any) -> Callable[[], Any]:
+        if kind == STORED:
+            return partial(constants.once, (entry.digest, i), partial(_read, entry.body, *row))
+        if kind == STREAM:
+            return StreamSource(*row).array
+        source = Source(*row)
+        if source.span[0] >= len(files):
+            raise Damaged("a file of the model is missing")
+        return partial(source.array, files, scratch)
+
+    makers = [maker(i, kind, row) for i, (kind, row) in enumerate(stored["arrays"])]
+    return constants.made(makers, threads if stored["all_nbytes"] > SINGLE_THREAD_NBYTES else 1)
 
 
 def write(
@@ -59,35 +69,36 @@ def write(
     name: str,
     stored: dict[str, Any],
     arrays: Sequence[Any],
-    sources: Sequence[Source | None] = (),
-) -> None:
-    """Write values and arrays, unless they are too large.
+    sources: Sequence[Source | StreamSource | None] = (),
+) -> bool:
+    """Write values and arrays, unless they are too large; whether they were written.
 
-    ``sources`` describe the first arrays that the model's file contains.
+    ``sources`` describe the first arrays that a file of the model contains.
     """
     all_nbytes = sum(a.nbytes for a in arrays)
-    left = dict(enumerate(sources)) if all_nbytes > MAX_NBYTES else {}
-    here = [a for i, a in enumerate(arrays) if left.get(i) is None]
-    if sum(a.nbytes for a in here) > MAX_NBYTES or any(a.dtype.hasobject for a in arrays):
-        return
-    rows: list[tuple[bool, Any]] = []
+    is_large = all_nbytes > MAX_NBYTES
+    elsewhere = {i: s for i, s in enumerate(sources) if isinstance(s, StreamSource) or (s is not None and is_large)}
+    here = {i: a for i, a in enumerate(arrays) if i not in elsewhere}
+    if sum(a.nbytes for a in here.values()) > MAX_NBYTES or any(a.dtype.hasobject for a in arrays):
+        return False
+    rows: list[tuple[str, Any]] = []
     at = 0
     for i, array in enumerate(arrays):
-        source = left.get(i)
-        if source is not None:
-            rows.append((False, tuple(source)))
+        if i in elsewhere:
+            rows.append((STREAM if isinstance(elsewhere[i], StreamSource) else FILE, tuple(elsewhere[i])))
             continue
-        rows.append((True, (at, zlib.crc32(_flat(array)), dtypes.of_numpy(array.dtype).name, array.shape)))
+        rows.append((STORED, (at, zlib.crc32(_flat(array)), dtypes.of_numpy(array.dtype).name, array.shape)))
         at += _rounded(array.nbytes)
     try:
         head = marshal.dumps({**stored, "arrays": rows, "nbytes": at, "all_nbytes": all_nbytes})
     except ValueError as error:
         log.logger.warning("the compiled model is not cached: %s", error)
-        return
-    digest = entries.write(folder, name, head, _chunks(here), at)
+        return False
+    digest = entries.write(folder, name, head, _chunks(list(here.values())), at)
     if digest is not None:
-        for i, array in enumerate(arrays):
+        for i, array in here.items():
             constants.share((digest, i), array)
+    return digest is not None
 
 
 def _chunks(arrays: Sequence[Any]) -> Iterator[bytes | memoryview]:

@@ -45,9 +45,9 @@ def build(source: Any, options: BuildOptions) -> Engine:
 
 def _build(source: Any, options: BuildOptions) -> Engine:
     phases = _Phases(options)
-    plain = not (options.save_path or options.initializers or options.external_files or options.limits)
+    changes = options.save_path or options.initializers or options.external_files or options.limits
     scanned = scan(source, folder=options.external_folder, in_memory=options.external_files, limits=options.limits)
-    kept = graph_cache.entry(scanned, _settings(options)) if plain else None
+    kept = graph_cache.entry(scanned, _settings(options)) if options.is_cached and not changes else None
     prepared = None if kept is None else kept.read()
     if prepared is None:
         prepared = _prepare(scanned, options, phases)
@@ -68,7 +68,6 @@ def _build(source: Any, options: BuildOptions) -> Engine:
     inputs, outputs = [v for v in graph.inputs if not v.overridable], _outputs(prepared)
     made = Engine(model, inputs, outputs, parts, explanation, phases.seconds, prepared.weights_nbytes, options.limits)
     made.source = scanned
-    made.is_in_one_file = kept is not None and kept.is_whole
     return made
 
 

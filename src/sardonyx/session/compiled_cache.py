@@ -1,33 +1,29 @@
-"""The compiled-model cache: engines of model files, in the folder that ``SARDONYX_CACHE`` names.
+"""The compiled-model cache: engines of models, in the cache folder (``folders.cache_folder``).
 
 An entry holds all that a run needs: the step table, packed constants, and the descriptions of inputs and outputs. A
-start reads one file; the model is loaded, lowered and explained only on demand. The file's name is a digest of
-everything that its contents depend on: the model's file by size, time and path, options, chip, versions, and our own
-sources. A model may have many parts: step tables, and numpy functions with their attributes. Executables that are
+start reads one file; the model is loaded, lowered and explained only on demand. The file's name is a digest of what its
+contents depend on (``cache_key``). External data files and custom operators are named in the entry and compared when it
+is read. A model may have many parts: step tables, and numpy functions with their attributes. Executables that are
 specialized in a run have entries of their own. For models with large weights, entries store how the weights are packed
-and where they lie in the model's file.
+and where they lie in the model's files. Entries are written in the background (``cache_writer``).
 
-Not cached are models with external data, with custom operators, with bodies that Python calls, and with random numbers,
-whose streams belong to the process.
+Not cached are models of which a numpy function is not one of Sardonyx or of a custom operator, and models with bodies
+that Python calls.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import stat
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
-from functools import cache
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from sardonyx import dtypes, entries, folders, forks, knobs
+from sardonyx import dtypes, entries, forks
 from sardonyx.entries import Entry
-from sardonyx.files import SourceFile, identity_of
+from sardonyx.files import SourceFile
 from sardonyx.folders import PrivateFolder
 from sardonyx.interpret.context import Held
 from sardonyx.interpret.serialize import ModelNeeded, NotSerializable
@@ -35,11 +31,10 @@ from sardonyx.ir.graph import Graph, Model, Value
 from sardonyx.ir.types import MapType, SequenceType, TensorType, ValueType
 from sardonyx.partition.chain import Chain
 from sardonyx.partition.provider import Executable, Memory, RunContext, RunsPlanned
-from sardonyx.providers.cpu import CpuProvider
 from sardonyx.providers.cpu.runtime.deferred import MAX_SPECIALIZATIONS, SpecializationKey
-from sardonyx.providers.cpu.runtime.serialize import settings
 from sardonyx.providers.serialize import Deserializer, ObjectMissing, Serializer, deferred_executables
-from sardonyx.session import array_file
+from sardonyx.session import array_file, cache_writer, log
+from sardonyx.session.cache_key import SETTLED_NS, CacheKey, key_of
 from sardonyx.session.engine import BuildOptions, Engine
 from sardonyx.session.metadata import ModelMetadata
 
@@ -65,7 +60,7 @@ class CachedEngine(Engine):
     ) -> None:
         """``defaults`` are the elements of the overridable initializers that ``stored`` names."""
         self._built, self._needed = built, 0
-        self.source = built.file
+        self.source = built.file or built.source
         self.phases = phases
         self.inputs, self.outputs = ([_value(*row) for row in stored[side]] for side in ("inputs", "outputs"))
         self.overridable = [_value(*row) for row in stored["overridable"]]
@@ -130,41 +125,64 @@ class CachedEngine(Engine):
 class CompiledEntry:
     """The cache entry of one model and one set of options."""
 
-    def __init__(self, folder: PrivateFolder, stem: str, provider: Any, info: os.stat_result) -> None:
-        """``info`` describes the model's file from which ``stem`` was computed."""
-        self._folder, self._stem, self._provider, self._info = folder, stem, provider, info
+    def __init__(self, key: CacheKey, options: BuildOptions) -> None:
+        self._key, self._options = key, options
+        (self._provider,) = options.providers
 
-    def read(self, source: str | os.PathLike[str], options: BuildOptions) -> Engine | None:
+    def read(self, source: Any) -> Engine | None:
         """The cached engine, or None."""
         began = time.perf_counter()
-        name = f"{self._stem}.start"
-        if not self._folder.has(name):
+        folder, name = self._key.folder, f"{self._key.digest}.start"
+        cache_writer.wait(name)
+        if not folder.has(name):
             return None
         try:
-            built = _Model(source, options, self)
+            built = _Model(source, self._options, self)
         except OSError:
             return None
-        if built.file.identity != identity_of(self._info):
+        if built.file is not None and built.file.identity != self._key.identity:
             return None
 
         def kind_of(late: str, kind: SpecializationKey) -> Executable | None:
             return self._kinds(late).read(kind)
 
-        found = _deserialized(self._folder, name, self._provider, kind_of, model=built.file)
+        def files_of(stored: dict[str, Any]) -> list[SourceFile] | None:
+            if not _are_defined(stored["customs"]):
+                return None
+            return _opened_files(built.file, stored["files"], self._options.external_folder)
+
+        found = _deserialized(folder, name, self._provider, kind_of, files_of=files_of)
         if found is None:
             return None
         stored, chain, defaults = found
         return CachedEngine(stored, chain, defaults, built, {"start": time.perf_counter() - began})
 
-    def write(self, engine: Engine) -> None:
-        """Cache an engine, if its parts can be serialized."""
-        graph, parts, serializer = engine.model.graph, engine.parts, Serializer(identity_of(self._info))
-        is_of_file = engine.is_in_one_file and engine.source.data.identity == identity_of(self._info)
-        if not is_of_file or engine.model.sparse_outputs or not parts.compiled or not _is_pure(graph):
+    def write(self, engine: Engine, opened_ns: int) -> None:
+        """Cache an engine in the background, if its parts can be serialized. ``opened_ns`` is when the model was first
+        read.
+        """
+        if engine.model.sparse_outputs or not engine.parts.compiled:
             return
+        self.attach(engine)
+        name = f"{self._key.digest}.start"
+        customs = _customs(engine.model.graph)  # now: the program may define them differently while this is written
+        cache_writer.submit(self._key.folder, name, partial(self._write, engine, name, opened_ns, customs))
+
+    def _write(self, engine: Engine, name: str, opened_ns: int, customs: Sequence[tuple[str, str, str]]) -> None:
+        graph, scanned = engine.model.graph, engine.source
+        own = scanned.data.identity if isinstance(scanned.data, SourceFile) else None
+        external = sorted(scanned.home.opened.items())
+        if own != self._key.identity or any(opened_ns - f.info.st_ctime_ns < SETTLED_NS for _, f in external):
+            return
+        if own is None and external:
+            return
+        serializer = Serializer([own or object(), *(file.identity for _, file in external)])
         defaults = [i for i, v in enumerate(graph.inputs) if v.const is not None]
         try:
             stored = {
+                "path": scanned.path,
+                "files": [(location, file.identity) for location, file in external],
+                "customs": customs,
                 "inputs": [_plain_value(v) for v in engine.inputs],
                 "outputs": [_plain_value(v) for v in engine.outputs],
                 "overridable": [_plain_value(v) for v in engine.overridable],
@@ -173,14 +191,14 @@ class CompiledEntry:
                 "output_names": tuple(graph.output_names),
                 "weights_nbytes": engine._weights_nbytes,
                 "metadata": astuple(engine.metadata),
-                "is_whole": parts.whole is not None,
-                "chain": serializer.chain(parts),
+                "is_whole": engine.parts.whole is not None,
+                "chain": serializer.chain(engine.parts),
             }
-        except NotSerializable:
+        except NotSerializable as error:
+            log.emit(log.INFO, f"the compiled model is not cached: {error}")
             return
         arrays = [*serializer.arrays, *(graph.inputs[i].numpy() for i in defaults)]
-        array_file.write(self._folder, f"{self._stem}.start", stored, arrays, serializer.sources)
-        self.attach(engine)
+        array_file.write(self._key.folder, name, stored, arrays, serializer.sources)
 
     def attach(self, engine: Engine) -> None:
         """Make an engine cache the specializations that it compiles in runs."""
@@ -190,7 +208,50 @@ class CompiledEntry:
             late.keep = self._kinds(late.name).write if names.count(late.name) == 1 else None
 
     def _kinds(self, name: str) -> SpecializationEntries:
-        return SpecializationEntries(self._folder, f"{self._stem}-{name[:16]}", self._provider)
+        return SpecializationEntries(self._key.folder, f"{self._key.digest}-{name[:16]}", self._provider)
+
+
+def _opened_files(
+    model: SourceFile | None, external: Sequence[tuple[str, tuple[int, ...]]], folder: str | None
+) -> list[SourceFile] | None:
+    """The model's file and its external data files; None if one of those is not the file that it was."""
+    if model is None:
+        return []
+    if not external:
+        return [model]
+    from sardonyx.model.external import Folder
+
+    home, files = Folder(model.path, folder=folder), [model]
+    for location, identity in external:
+        file = home.open(location, location)
+        if not isinstance(file, SourceFile) or file.identity != tuple(identity):
+            return None
+        files.append(file)
+    return files
+
+
+def _customs(graph: Graph) -> list[tuple[str, str, str]]:
+    """The custom operators of a graph, by domain, name and digest."""
+    from sardonyx import fingerprint
+    from sardonyx.ops import registry
+
+    used = {(node.domain, node.op_type) for node in graph.all_nodes() if node.domain}
+    found = [op for name in sorted(used) if (op := registry.find(*name)) is not None and op.custom is not None]
+    return [(op.domain, op.name, fingerprint.of(*op.custom.parts)) for op in found if op.custom is not None]
+
+
+def _are_defined(customs: Sequence[tuple[str, str, str]]) -> bool:
+    """Whether custom operators are defined in this process as they were when an entry was written."""
+    if not customs:
+        return True
+    from sardonyx import fingerprint
+    from sardonyx.ops import registry
+
+    defined = {(op.domain, op.name): op.custom for op in registry.customs()}
+    return all(
+        (custom := defined.get((domain, name))) is not None and fingerprint.of(*custom.parts) == digest
+        for domain, name, digest in customs
+    )
 
 
 class SpecializationEntries:
@@ -223,14 +284,20 @@ def _deserialized(
     provider: Any,
     find: Callable[[str, SpecializationKey], Executable | None] | None,
     kind: Any = None,
-    model: SourceFile | None = None,
+    files_of: Callable[[dict[str, Any]], Sequence[SourceFile] | None] = lambda _: (),
 ) -> tuple[dict[str, Any], Chain, Sequence[Any]] | None:
-    """The plain values of an entry, its chain, and the further arrays."""
+    """The plain values of an entry, its chain, and the further arrays. ``files_of`` opens the model's files, or returns
+    None if the entry is not for what the model is now.
+    """
 
     def deserialized(entry: Entry) -> tuple[dict[str, Any], Chain, Sequence[Any]] | None:
-        stored, arrays = array_file.arrays_of(entry, provider.threads, model)
+        stored = array_file.plain_values(entry)
         if stored.get("kind") != kind:
             return None
+        files = files_of(stored)
+        if files is None:
+            return None
+        arrays = array_file.arrays_of(entry, stored, provider.threads, files)
         own = len(arrays) - len(stored["defaults"])
         try:
             return stored, Deserializer(arrays[:own], provider, find).chain(stored["chain"]), arrays[own:]
@@ -242,12 +309,14 @@ def _deserialized(
 
 def engine_of(source: Any, options: BuildOptions) -> Engine:
     """The engine of a model: from the cache, or built and cached."""
-    start = find(source, options)
-    made = None if start is None else start.read(source, options)
+    key = key_of(source, options)
+    if key is None:
+        return _built(source, options)
+    entry, opened_ns = CompiledEntry(key, options), time.time_ns()
+    made = entry.read(source)
     if made is None:
         made = _built(source, options)
-        if start is not None:
-            start.write(made)
+        entry.write(made, opened_ns)
     return made
 
 
@@ -258,25 +327,32 @@ _building = forks.rlock()
 class _Model:
     """A model whose engine is built on demand. Its file is held open, so it may be deleted meanwhile."""
 
-    def __init__(self, source: str | os.PathLike[str], options: BuildOptions, start: CompiledEntry) -> None:
-        self._source, self._options, self._start = source, options, start
-        self.file = SourceFile.open(os.fsdecode(source))
+    def __init__(self, source: Any, options: BuildOptions, entry: CompiledEntry) -> None:
+        self._source, self._options, self._entry = source, options, entry
+        self.file = None if isinstance(source, bytes) else SourceFile.open(os.fsdecode(source))
         self.engine: Engine | None = None
 
     def __call__(self) -> Engine:
         with _building:
             if self.engine is None:
-                self.file.check()
+                self._check()
                 try:
-                    engine = _built(self._where(), self._options)
+                    engine = _built(self.source, self._options)
                 finally:
-                    self.file.check()
-                self._start.attach(engine)
+                    self._check()
+                self._entry.attach(engine)
                 self.engine = engine
             return self.engine
 
-    def _where(self) -> Any:
-        """The model's path if it still names the cached file, else the open file."""
+    def _check(self) -> None:
+        if self.file is not None:
+            self.file.check()
+
+    @property
+    def source(self) -> Any:
+        """The model's path if it still names the cached file, else the open file; or the model's bytes."""
+        if self.file is None:
+            return self._source
         try:
             is_there = os.path.samestat(os.stat(self._source), self.file.info)
         except OSError:
@@ -284,70 +360,10 @@ class _Model:
         return self._source if is_there else self.file
 
 
-def _is_pure(graph: Graph) -> bool:
-    """Whether no result of a graph depends on earlier runs."""
-    from sardonyx.ops import registry
-
-    found = {(node.domain, node.op_type) for node in graph.all_nodes()}
-    return all(op is None or op.pure for op in (registry.find(*name) for name in found))
-
-
 def _built(source: Any, options: BuildOptions) -> Engine:
     from sardonyx.session.build import build  # imports onnx and the compiler
 
     return build(source, options)
-
-
-def find(source: Any, options: BuildOptions) -> CompiledEntry | None:
-    """The cache entry of a model file; None if it cannot be cached."""
-    if not isinstance(source, (str, os.PathLike)) or options.limits is not None or knobs.VERIFY.get():
-        return None
-    if options.save_path or options.initializers or options.external_files or len(options.providers) != 1:
-        return None
-    (provider,) = options.providers
-    if type(provider) is not CpuProvider:
-        return None
-    where = folders.configured()
-    if where is None:
-        return None
-    try:
-        info = os.stat(source)
-    except (OSError, ValueError):
-        return None
-    if not stat.S_ISREG(info.st_mode):
-        return None
-    fixed = sorted(options.free_dims.items()), sorted(options.free_dims_by_denotation.items())
-    asked = options.level, sorted(options.disabled_passes), fixed, options.external_folder, settings(provider)
-    file = os.path.realpath(source), *identity_of(info)
-    here = sys.version, np.__version__, knobs.CHECK_ADDRESSES.get(), _sources()
-    digest = hashlib.sha256(repr((file, asked, here)).encode()).hexdigest()
-    return CompiledEntry(where, digest, provider, info)
-
-
-@cache
-def _sources() -> str:
-    """Changes with every source file of ours and every version of a dependency."""
-    package = os.path.dirname(os.path.dirname(__file__))
-    return repr([*sorted(_files(package)), *((m, _place(m)) for m in ("onnx", "ml_dtypes", "llvmlite"))])
-
-
-def _files(folder: str) -> Iterator[tuple[str, int, int]]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from _files(entry.path)
-            elif entry.name.endswith(".py"):
-                info = entry.stat()
-                yield entry.path, info.st_size, info.st_mtime_ns
-
-
-def _place(module: str) -> tuple[str | None, int]:
-    """A package's path and installation time, without importing it."""
-    from importlib.util import find_spec
-
-    found = find_spec(module)
-    origin = None if found is None else found.origin
-    return origin, os.stat(origin).st_mtime_ns if origin else 0
 
 
 def _plain_value(value: Value) -> tuple[str, Any]:

@@ -41,6 +41,8 @@ class BuildOptions:
     cancelled: Callable[[], bool] = lambda: False
     limits: Limits | None = None
     """The limits of an untrusted model, which is given as bytes."""
+    is_cached: bool = True
+    """Whether the compiled model may be read from the cache and written to it."""
 
 
 class Engine:
@@ -82,8 +84,6 @@ class Engine:
         self._sparse_outputs = model.sparse_outputs
         self._whole = parts.whole
         planned = self._whole if not model.sparse_outputs and bounds is None else None
-        self.is_in_one_file = False
-        """Whether the whole model is known to lie in one file, without custom operators."""
         self.planned = planned if isinstance(planned, RunsPlanned) else None
         """The only part, if it can run without this engine."""
         self.planned_run = parts.planned_run if not model.sparse_outputs and bounds is None else None

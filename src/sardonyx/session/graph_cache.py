@@ -1,4 +1,4 @@
-"""The cache of optimized graphs of model files, in the folder that ``SARDONYX_CACHE`` names.
+"""The cache of optimized graphs of model files, in the cache folder (``folders.cache_folder``).
 
 An entry holds the optimized graph and the constants that the optimizer made; the model's own initializers are referred
 to by name and stay in its file. Its name is a digest of everything that the optimizer depends on: the model without its
@@ -13,13 +13,13 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import onnx
 
-from sardonyx import entries, fingerprint, folders
+from sardonyx import entries, fingerprint, folders, knobs
 from sardonyx.errors import SardonyxError
 from sardonyx.files import SourceFile, identity_of
 from sardonyx.folders import PrivateFolder
@@ -27,10 +27,12 @@ from sardonyx.ir.graph import Model
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import ValueType
 from sardonyx.model.load import Opened, Scanned, load
+from sardonyx.model.protos import external_locations
 from sardonyx.model.save import Names, model_to_proto, tensor_to_proto
 from sardonyx.model.types import from_proto, to_proto
 from sardonyx.ops import registry
 from sardonyx.optimize.report import Declined, Report, Rewrite
+from sardonyx.session import cache_writer
 from sardonyx.session.environment import get_build_info
 
 MAX_NBYTES = 256 << 20
@@ -61,13 +63,9 @@ class Entry:
         )
         self._name = f"{digest.hexdigest()}.graph"
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the model's file holds all of it: no external data and no custom operators."""
-        return b"location" not in self._opened.skeleton.data and not _customs(self._opened)
-
     def read(self) -> Prepared | None:
         """The cached result, or None."""
+        cache_writer.wait(self._name)
         return entries.read(self._folder, self._name, self._prepared)
 
     def _prepared(self, entry: entries.Entry) -> Prepared:
@@ -81,7 +79,7 @@ class Entry:
         return Prepared(_named(model, self._opened), stated, report, told["weights_nbytes"])
 
     def write(self, prepared: Prepared) -> None:
-        """Cache the optimized graph."""
+        """Cache the optimized graph; the file is written in the background."""
         graph, own = prepared.model.graph, self._opened.initializers()
         names = Names(graph)
         proto = model_to_proto(prepared.model, weights=False)
@@ -105,8 +103,10 @@ class Entry:
             "declined": [[d.name, d.node, d.reason] for d in prepared.report.declined],
             "stated": [base64.b64encode(to_proto(t).SerializeToString()).decode() for t in prepared.stated],
             "weights_nbytes": prepared.weights_nbytes,
+            "path": self._opened.path,
         }
-        entries.write(self._folder, self._name, json.dumps(told).encode(), [body], len(body))
+        write = partial(entries.write, self._folder, self._name, json.dumps(told).encode(), [body], len(body))
+        cache_writer.submit(self._folder, self._name, write)
 
 
 @cache
@@ -122,8 +122,10 @@ def _sources() -> str:
 
 def entry(scanned: Scanned, settings: Any) -> Entry | None:
     """The entry of a model; None if it is no file, or if the cache is off or not private."""
-    where = folders.configured()
-    if where is None or not isinstance(scanned.data, SourceFile):
+    if knobs.VERIFY.get() or not isinstance(scanned.data, SourceFile):
+        return None
+    where = folders.cache_folder()
+    if where is None:
         return None
     opened = scanned.parsed()
     try:
@@ -153,6 +155,6 @@ def _customs(opened: Opened) -> list[str]:
 def _files(opened: Opened) -> list[SourceFile]:
     """The model's own file, and its external data files."""
     source, folder = opened.payloads.source, opened.payloads.folder
-    named = {e.value for t in opened.proto.graph.initializer for e in t.external_data if e.key == "location"}
+    named = external_locations(opened.proto) if b"location" in opened.skeleton.data else ()
     found = [source, *(folder.open(location, location) for location in sorted(named))]
     return [file for file in found if isinstance(file, SourceFile)]

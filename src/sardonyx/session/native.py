@@ -33,6 +33,7 @@ from sardonyx.session.workers import submit
 LEVELS = {0: "disabled", 1: "basic", 2: "extended", 3: "layout", 99: "all"}
 MAX_DEVICES = 8
 """How many devices a selection delegate may choose."""
+CACHE_KEY = "session.cache"
 SHRINKAGE_KEY = "memory.enable_memory_arena_shrinkage"
 ASSIGNMENT_KEY = "session.record_ep_graph_assignment_info"
 CPU_FORBIDDEN_KEY = "session.disable_cpu_ep_fallback"
@@ -141,6 +142,7 @@ class NativeSession:
             external_folder=config.get("session.model_external_initializers_file_folder_path"),
             cancelled=lambda: asked_for._cancelled,  # not self: the engine keeps a reference to its source
             limits=untrusted.limits_of(options),
+            is_cached=config.get(CACHE_KEY) != "0",
         )
         save_path = options.optimized_model_filepath or None
         if asked.limits is not None:

@@ -6,12 +6,15 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.tensor import Tensor
+
+if TYPE_CHECKING:
+    from sardonyx.ops.random import Stream
 
 _numbers = itertools.count()
 
@@ -28,6 +31,8 @@ class Storage:
     """The graph's value; for a temporary, the first that lives in it."""
     tensor: Tensor | None = None
     """The content of a constant."""
+    stream: Stream | None = None
+    """The stream of random numbers whose state this constant is: runs write to it."""
     number: int = field(default_factory=lambda: next(_numbers))
 
     def __repr__(self) -> str:

@@ -12,7 +12,7 @@ from sardonyx.ir.scalar import Expr
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
 from sardonyx.lower.expression_builder import ExpressionBuilder, Handle
-from sardonyx.lower.groups import RandomStream
+from sardonyx.lower.groups import RandomStream, Storage
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.pointwise import as_type
 from sardonyx.lower.rules.reduce import apply
@@ -23,8 +23,9 @@ from sardonyx.ops import random
 def _stream_operands(low: Lowering, node: Node, body: ExpressionBuilder, box: Sequence[Known]) -> list[Handle]:
     """For each element of a box: its index, the stream position of the first, and the seed."""
     count = product(box)
-    words, place = low.constant(Tensor.of(random.stream(node.attrs.get("seed")).words)), low.temporary(dtypes.i64, (2,))
-    low.groups.append(RandomStream((node,), words, count, place))
+    stream, place = random.stream(node.attrs.get("seed")), low.temporary(dtypes.i64, (2,))
+    state = Storage("constant", dtypes.i64, 2, None, Tensor.of(stream.words), stream)
+    low.groups.append(RandomStream((node,), views.dense(state, (2,)), count, place))
     index = low.reshaped(low.indices(count), box)
     first, seed = (low.fit(views.selected(place, 0, i), box) for i in (1, 0))
     return [body.operand(v) for v in (index, first, seed)]

@@ -20,8 +20,8 @@ def compiler_version() -> str:
 
 
 def _folder(*, make: bool) -> folders.PrivateFolder | None:
-    folder = folders.default(make=make)
-    return None if folder is None else folders.private(os.path.join(folder.path, "kernels"), make=make)
+    folder = folders.cache_folder(make=make)
+    return None if folder is None else folders.kernels_of(folder, make=make)
 
 
 def _name(key: str) -> str:

@@ -7,7 +7,7 @@ tensor is, and the call of the packing kernel, in plain values.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -79,29 +79,31 @@ class Packing:
 
 
 class Source(NamedTuple):
-    """A constant by its place in the model's file; plain values only."""
+    """A constant by its place in the model's files; plain values only."""
 
     span: tuple[int, ...]
-    """The tensor's place in the file, offset first."""
+    """The tensor's place in the model's files: the number of the file, and the offset in it."""
     dtype: str
     shape: tuple[int, ...]
     call: tuple[Any, ...] | None
     """The call that packs it; None where it is used as stored."""
 
     @classmethod
-    def of(cls, tensor: Tensor, file: object, packing: Packing | None = None) -> Source | None:
-        """The source of a tensor, if the file has its elements as they are used."""
-        span = tensor.span_in(file)
+    def of(cls, tensor: Tensor, files: Mapping[object, int], packing: Packing | None = None) -> Source | None:
+        """The source of a tensor, if one of the files has its elements as they are used."""
+        span = tensor.span_in(files)
         if span is None:
             return None
         return cls(span, tensor.dtype.name, tensor.shape, None if packing is None else packing.call)
 
-    def array(self, file: SourceFile, scratch: Scratch) -> Array:
-        """The constant, read from the model's file and packed; shared with equal ones of this process.
+    def array(self, files: Sequence[SourceFile], scratch: Scratch) -> Array:
+        """The constant, read from a file of the model and packed; shared with equal ones of this process.
 
         Raises ``FileNotFoundError`` where the object file of the kernel is gone.
         """
-        origin = (file.identity, *self.span)
+        number, *place = self.span
+        file = files[number]
+        origin = (file.identity, *place)
         if self.call is None:
             return once(as_stored(origin, self.dtype, self.shape), lambda: self._read(file, allocate(self._nbytes)))
         return once((origin, self.call), partial(self._packed, file, scratch, *self.call))
@@ -111,7 +113,7 @@ class Source(NamedTuple):
         return dtypes.of_name(self.dtype).nbytes(math.prod(self.shape))
 
     def _read(self, file: SourceFile, memory: Array) -> Array:
-        file.read_into(memory, self.span[0])
+        file.read_into(memory, self.span[1])
         made: Array = memory.view(dtypes.of_name(self.dtype).numpy).reshape(self.shape)
         made.flags.writeable = False
         return made
@@ -127,6 +129,18 @@ class Source(NamedTuple):
         with scratch.taken(self._nbytes) as memory:
             content = self._read(file, memory)
             return _pack(content, signature, at, first, dict(numbers), elements, dtypes.of_name(made), flags)[0]
+
+
+class StreamSource(NamedTuple):
+    """The state of a stream of random numbers. Each executable gets a stream of its own, or the process's."""
+
+    seed: int | None
+    """None for the stream that nodes without a seed share."""
+
+    def array(self) -> Array:
+        from sardonyx.ops import random
+
+        return random.stream(self.seed).words
 
 
 class Scratch:

@@ -6,7 +6,7 @@ model's dimensions it raises ``ModelNeeded``, and the session loads the model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +19,7 @@ from sardonyx.partition.provider import Memory
 from sardonyx.plan.sizes import Binding, SizesDiffer, deserialized
 from sardonyx.providers.cpu.codegen.jit import linker
 from sardonyx.providers.cpu.machine import isa
-from sardonyx.providers.cpu.program.prepack import Source
+from sardonyx.providers.cpu.program.prepack import Source, StreamSource
 from sardonyx.providers.cpu.runtime.executable import CpuExecutable
 from sardonyx.providers.cpu.runtime.shape_sizes import named
 from sardonyx.providers.cpu.runtime.trim import Trim
@@ -61,18 +61,24 @@ def serialize(executable: CpuExecutable) -> tuple[dict[str, Any], list[Array]]:
     return plain, [*(getattr(table, name) for name in ARRAYS), *executable.constants]
 
 
-def sources(executable: CpuExecutable, file: object) -> list[Source | None]:
-    """For each serialized array, where the model's file has the tensor that it is packed from."""
-    return [*[None] * len(ARRAYS), *(_source(s, file) for s in executable.table.constants)]
+def sources(executable: CpuExecutable, files: Mapping[object, int]) -> list[Source | StreamSource | None]:
+    """For each serialized array, what it can be made from instead: a tensor in a file of the model, or a stream of
+    random numbers, which must be.
+    """
+    return [*[None] * len(ARRAYS), *(_source(s, files) for s in executable.table.constants)]
 
 
-def _source(storage: Storage, file: object) -> Source | None:
+def _source(storage: Storage, files: Mapping[object, int]) -> Source | StreamSource | None:
     from sardonyx.providers.cpu.program.steps import Packed
 
     if isinstance(storage, Packed):
-        return None if storage.packing is None else Source.of(storage.packing.tensor, file, storage.packing)
+        return None if storage.packing is None else Source.of(storage.packing.tensor, files, storage.packing)
+    if storage.stream is not None:
+        from sardonyx.ops import random
+
+        return StreamSource(None if storage.stream is random.shared else storage.stream.seed)
     assert storage.tensor is not None
-    return Source.of(storage.tensor, file)
+    return Source.of(storage.tensor, files)
 
 
 def deserialize(plain: dict[str, Any], arrays: Sequence[Array], provider: CpuProvider) -> DeserializedExecutable | None:

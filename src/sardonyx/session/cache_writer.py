@@ -1,0 +1,77 @@
+"""Writes cache entries on a thread of its own, so that the first run of a session does not wait for the disk.
+
+The interpreter waits for the thread when the program ends. A child of a fork leaves the writing to its parent.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sardonyx import eviction, forks
+from sardonyx.folders import PrivateFolder
+from sardonyx.session import log
+
+DELAY_S = 0.2
+"""How long the first run goes ahead of the writing: both need the interpreter's lock."""
+POLL_S = 0.01
+
+
+@dataclass(eq=False)
+class _Pending:
+    is_awaited: bool = False
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+_lock = forks.lock()
+_pending: dict[str, _Pending] = {}
+
+
+def submit(folder: PrivateFolder, name: str, write: Callable[[], object]) -> None:
+    """Call ``write``, which writes the entry ``name``, soon, and then bound the size of the folder."""
+    pending = _Pending()
+    with _lock:
+        _pending[name] = pending
+
+    def job() -> None:
+        try:
+            _let_run(pending)
+            write()
+            eviction.evict(folder)
+        except Exception as error:
+            log.emit(log.WARNING, f"a cache entry was not written: {type(error).__name__}: {error}")
+        finally:
+            _finish(name, pending)
+
+    try:
+        threading.Thread(target=job, name="sardonyx-cache").start()
+    except RuntimeError:  # the interpreter is shutting down, or has no threads
+        _finish(name, pending)
+
+
+def wait(name: str | None = None) -> None:
+    """Wait until an entry is written, or all are."""
+    with _lock:
+        waited = [pending for each, pending in _pending.items() if name in (None, each)]
+    for pending in waited:
+        pending.is_awaited = True
+        pending.done.wait()
+
+
+def _let_run(pending: _Pending) -> None:
+    """Return after ``DELAY_S``, or when the entry is waited for, or when the program ends."""
+    end = time.monotonic() + DELAY_S
+    while not pending.is_awaited and threading.main_thread().is_alive() and time.monotonic() < end:
+        threading.main_thread().join(POLL_S)
+
+
+def _finish(name: str, pending: _Pending) -> None:
+    with _lock:
+        if _pending.get(name) is pending:
+            del _pending[name]
+    pending.done.set()
+
+
+forks.at_fork(in_child=_pending.clear)
