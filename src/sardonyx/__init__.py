@@ -4,7 +4,7 @@
     session = ort.InferenceSession("model.onnx")
     outputs = session.run(None, {"x": x})
 
-Names that every session needs are imported with the package; the others are imported when they are first used.
+Names are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from sardonyx.session.session import InferenceSession as InferenceSession
-
 __version__ = "0.1.0"
 
 _HOMES: dict[str, str] = {
+    "InferenceSession": "session.session",
     **dict.fromkeys(
         (
             "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "OrtAllocatorType", "OrtCompileApiFlags",
@@ -61,7 +60,7 @@ _HOMES: dict[str, str] = {
 _MODULES = ("backend", "cache", "capi", "datasets", "errors", "pipeline", "shim", "transformers")
 _ALIASES = {"package_name": "onnxruntime", "cuda_version": ""}
 
-__all__ = ["InferenceSession", "__version__", *_HOMES]  # noqa: PLE0604
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
 
 if TYPE_CHECKING:
     from sardonyx.limits import Limits as Limits
@@ -122,6 +121,7 @@ if TYPE_CHECKING:
     from sardonyx.session.metadata import OrtEpAssignedSubgraph as OrtEpAssignedSubgraph
     from sardonyx.session.options import RunOptions as RunOptions
     from sardonyx.session.options import SessionOptions as SessionOptions
+    from sardonyx.session.session import InferenceSession as InferenceSession
     from sardonyx.session.sparse import SparseTensor as SparseTensor
     from sardonyx.session.untrusted import load_untrusted as load_untrusted
     from sardonyx.session.values import OrtValue as OrtValue

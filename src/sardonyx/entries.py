@@ -12,12 +12,11 @@ user can.
 
 from __future__ import annotations
 
-import hashlib
-import logging
 import os
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
+from sardonyx.digests import blake2b
 from sardonyx.errors import SardonyxError
 from sardonyx.files import SourceFile
 from sardonyx.folders import PrivateFolder
@@ -68,6 +67,8 @@ def peek(folder: PrivateFolder, name: str) -> bytes | None:
 
 def refuse(folder: PrivateFolder, name: str, why: object) -> None:
     """Delete an unusable entry and log the reason."""
+    import logging  # 3 ms of a start that logs nothing
+
     logging.getLogger("sardonyx").warning(
         "the cache entry %s cannot be used and is rebuilt: %s", os.path.join(folder.path, name), why
     )
@@ -81,6 +82,8 @@ def write(folder: PrivateFolder, name: str, head: bytes, body: Chunks = (), body
         folder.write(name, _chunks(digest, head, body, body_nbytes))
     except OSError as error:
         if (folder.path, error.errno) not in _reported:
+            import logging
+
             _reported.add((folder.path, error.errno))
             logging.getLogger("sardonyx").warning("the cache in %s cannot be written: %s", folder.path, error.strerror)
         return None
@@ -89,12 +92,12 @@ def write(folder: PrivateFolder, name: str, head: bytes, body: Chunks = (), body
 
 def checksum(content: bytes | memoryview) -> bytes:
     """A digest of a section of a body."""
-    return hashlib.blake2b(content, digest_size=_DIGEST_NBYTES).digest()
+    return blake2b(content, digest_size=_DIGEST_NBYTES).digest()
 
 
 def check_body(entry: Entry, expected: bytes) -> None:
     """Raise ``Damaged`` unless the whole body is what was written."""
-    digest, piece = hashlib.blake2b(digest_size=_DIGEST_NBYTES), 1 << 20
+    digest, piece = blake2b(digest_size=_DIGEST_NBYTES), 1 << 20
     for start in range(0, len(entry.body), piece):
         digest.update(entry.body.bytes(start, min(start + piece, len(entry.body))))
     if digest.digest() != expected:
@@ -121,7 +124,7 @@ def _read(folder: PrivateFolder, name: str, *, is_use: bool = True) -> Entry:
 
 
 def _digest(name: str, head_nbytes: int, body_nbytes: int, head: bytes) -> bytes:
-    digest = hashlib.blake2b(f"{name}\0{head_nbytes}\0{body_nbytes}\0".encode(), digest_size=_DIGEST_NBYTES)
+    digest = blake2b(f"{name}\0{head_nbytes}\0{body_nbytes}\0".encode(), digest_size=_DIGEST_NBYTES)
     digest.update(MARK)
     digest.update(head)
     return digest.digest()

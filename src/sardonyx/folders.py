@@ -9,7 +9,6 @@ path later has no effect.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import stat
 import time
@@ -35,7 +34,7 @@ def cache_folder(*, make: bool = True) -> PrivateFolder | None:
     if named:
         return private(named, make=make)
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return private(os.path.join(home, "sardonyx"), make=make, severity=logging.INFO) if os.path.isabs(home) else None
+    return private(os.path.join(home, "sardonyx"), make=make, is_named=False) if os.path.isabs(home) else None
 
 
 def kernels_of(folder: PrivateFolder, *, make: bool = True) -> PrivateFolder | None:
@@ -109,10 +108,11 @@ _refused: set[str] = set()
 _lock = forks.lock()
 
 
-def private(where: str, *, make: bool = True, severity: int = logging.WARNING) -> PrivateFolder | None:
+def private(where: str, *, make: bool = True, is_named: bool = True) -> PrivateFolder | None:
     """The folder at ``where`` if only the user can write to it; else None, and the reason is logged once.
 
-    A missing folder is created if ``make`` is set; otherwise the result is None.
+    A missing folder is created if ``make`` is set; otherwise the result is None. That a folder cannot be used is a
+    warning only if the user has named it.
     """
     where = os.path.abspath(where)
     found = _held.get(where)
@@ -127,8 +127,10 @@ def private(where: str, *, make: bool = True, severity: int = logging.WARNING) -
                 return None
             said = f"the cache folder {where} is not private or cannot be used ({error}): caching is off"
         if said not in _refused:
+            import logging  # 3 ms of a start that logs nothing
+
             _refused.add(said)
-            logging.getLogger("sardonyx").log(severity, "%s", said)
+            logging.getLogger("sardonyx").log(logging.WARNING if is_named else logging.INFO, "%s", said)
         return None
 
 

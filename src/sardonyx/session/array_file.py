@@ -92,7 +92,7 @@ def write(
     try:
         head = marshal.dumps({**stored, "arrays": rows, "nbytes": at, "all_nbytes": all_nbytes})
     except ValueError as error:
-        log.logger.warning("the compiled model is not cached: %s", error)
+        log.emit(log.WARNING, f"the compiled model is not cached: {error}")
         return False
     digest = entries.write(folder, name, head, _chunks(list(here.values())), at)
     if digest is not None:

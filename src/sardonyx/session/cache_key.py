@@ -7,7 +7,6 @@ model is parsed; the entry itself names them, and they are compared when it is r
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import sys
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sardonyx import folders, knobs
+from sardonyx import digests, folders, knobs
 from sardonyx.files import identity_of
 from sardonyx.folders import PrivateFolder
 from sardonyx.providers.cpu import CpuProvider
@@ -56,7 +55,7 @@ def key_of(source: Any, options: BuildOptions) -> CacheKey | None:
     if isinstance(source, bytes):
         if len(source) > MAX_BYTES_NBYTES:
             return None
-        model: tuple[Any, ...] = ("bytes", hashlib.blake2b(source, digest_size=32).digest())
+        model: tuple[Any, ...] = ("bytes", digests.hexdigest(source))
     elif isinstance(source, (str, os.PathLike)):
         identity = settled_identity(source)
         if identity is None:
@@ -66,7 +65,7 @@ def key_of(source: Any, options: BuildOptions) -> CacheKey | None:
         return None
     fixed = sorted(options.free_dims.items()), sorted(options.free_dims_by_denotation.items())
     asked = options.level, sorted(options.disabled_passes), fixed, options.external_folder, settings(provider)
-    digest = hashlib.sha256(repr((model, asked, _versions(), knobs.CHECK_ADDRESSES.get())).encode()).hexdigest()
+    digest = digests.hexdigest(repr((model, asked, _versions(), knobs.CHECK_ADDRESSES.get())).encode())
     return CacheKey(folder, digest, identity)
 
 
@@ -94,7 +93,7 @@ def _versions() -> str:
     """Changes with every source file of ours and every version of a dependency."""
     package = os.path.dirname(os.path.dirname(__file__))
     told = [*sorted(_files(package)), *((m, _place(m)) for m in ("onnx", "ml_dtypes", "llvmlite"))]
-    return hashlib.sha256(repr((sys.version, np.__version__, told)).encode()).hexdigest()
+    return digests.hexdigest(repr((sys.version, np.__version__, told)).encode())
 
 
 def _files(folder: str) -> Iterator[tuple[str, int, int]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from sardonyx import eviction, forks
 from sardonyx.folders import PrivateFolder
@@ -19,10 +18,10 @@ DELAY_S = 0.2
 POLL_S = 0.01
 
 
-@dataclass(eq=False)
 class _Pending:
-    is_awaited: bool = False
-    done: threading.Event = field(default_factory=threading.Event)
+    def __init__(self) -> None:
+        self.is_awaited = False
+        self.done = threading.Event()
 
 
 _lock = forks.lock()

@@ -13,7 +13,6 @@ that Python calls.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +20,7 @@ from dataclasses import astuple
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sardonyx import dtypes, entries, forks
+from sardonyx import digests, dtypes, entries, forks
 from sardonyx.entries import Entry
 from sardonyx.files import SourceFile
 from sardonyx.folders import PrivateFolder
@@ -274,7 +273,7 @@ class SpecializationEntries:
             array_file.write(self._folder, self._name(kind), stored, serializer.arrays)
 
     def _name(self, kind: SpecializationKey) -> str:
-        number = int.from_bytes(hashlib.sha256(repr(kind).encode()).digest()[:8], "little")
+        number = int(digests.hexdigest(repr(kind).encode())[:16], 16)
         return f"{self._stem}-{number % MAX_SPECIALIZATIONS}.start"
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from functools import cache
 
-from sardonyx import entries, folders, limits
+from sardonyx import digests, entries, folders, limits
 
 
 @cache
@@ -25,7 +24,7 @@ def _folder(*, make: bool) -> folders.PrivateFolder | None:
 
 
 def _name(key: str) -> str:
-    return f"{hashlib.sha256(key.encode()).hexdigest()}.o"
+    return f"{digests.hexdigest(key.encode())}.o"
 
 
 def read(key: str) -> bytes | None:
