@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,45 +19,58 @@ else:
         return lambda cls: cls
 
 
+def _attributes(names: Iterable[str]) -> attrgetter[Any]:
+    """Returns these attributes of an object; those of a class without fields are equal."""
+    return attrgetter(*(tuple(names) or ("__class__",)))
+
+
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Record:
     """Base of classes whose annotations are fields. With ``eq=False``, instances compare by identity."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     __match_args__: ClassVar[tuple[str, ...]]
+    _defaults: ClassVar[dict[str, Any]]
+    _factories: ClassVar[dict[str, Callable[[], Any]]]
     _compared: ClassVar[attrgetter[Any]]
     _hashed: ClassVar[attrgetter[Any]]
 
     def __init_subclass__(cls, *, eq: bool = True) -> None:
         super().__init_subclass__()
+        if cls.__doc__ is None:
+            cls.__doc__ = ""  # else dataclass writes a signature, which takes longer than all the rest
         dataclass(init=False, repr=False, eq=False)(cls)
         fields = cls.__dataclass_fields__
-        cls._compared = attrgetter(*fields)
-        cls._hashed = attrgetter(*(name for name, f in fields.items() if f.hash is not False))
+        cls._defaults = {name: f.default for name, f in fields.items() if f.default is not MISSING}
+        cls._factories = {name: f.default_factory for name, f in fields.items() if f.default_factory is not MISSING}
+        cls._compared = _attributes(fields)
+        cls._hashed = _attributes(name for name, f in fields.items() if f.hash is not False)
         if not eq:
             cls.__eq__, cls.__hash__ = object.__eq__, object.__hash__  # type: ignore[method-assign]
 
     def __init__(self, *args: Any, **named: Any) -> None:
-        names = self.__match_args__
-        self.__dict__.update(zip(names, args, strict=False))
-        if named or len(args) != len(names):
-            self._fill(len(args), named)
+        if named or len(args) != len(self.__dataclass_fields__):
+            self._complete(args, named)
+        else:
+            self.__dict__.update(zip(self.__match_args__, args, strict=True))
 
-    def _fill(self, given: int, named: dict[str, Any]) -> None:
-        """Set the fields that were not given by position."""
-        for name in self.__match_args__[given:]:
-            f = self.__dataclass_fields__[name]
-            if name in named:
-                value = named.pop(name)
-            elif f.default is not MISSING:
-                value = f.default
-            elif f.default_factory is not MISSING:
-                value = f.default_factory()
-            else:
-                raise TypeError(f"{type(self).__name__} lacks its field {name!r}")
-            self.__dict__[name] = value
-        if named or given > len(self.__match_args__):
-            raise TypeError(f"{type(self).__name__} has the fields {self.__match_args__}; got more: {list(named)}")
+    def _complete(self, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Set the fields from arguments and defaults."""
+        names = self.__match_args__
+        given = dict(zip(names, args, strict=False))
+        values = {**self._defaults, **given, **named}
+        for name, make in self._factories.items():
+            if name not in values:
+                values[name] = make()
+        fields = self.__dataclass_fields__
+        if values.keys() != fields.keys() or len(args) > len(names) or not named.keys().isdisjoint(given):
+            lacking, unknown = fields.keys() - values.keys(), [*(named.keys() - fields.keys()), *args[len(names) :]]
+            twice = named.keys() & given.keys()
+            raise TypeError(
+                f"{type(self).__name__} has the fields {names}; lacking: {sorted(lacking)}, unknown: {unknown}, "
+                f"given twice: {sorted(twice)}"
+            )
+        self.__dict__.update(values)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from sardonyx.records import Record
 
 LATEST = (1 << 31) - 1
 
 
-@dataclass(frozen=True)
-class KernelDef:
+class KernelDef(Record):
     """An operator that a provider can run, over a range of versions."""
 
     op_name: str

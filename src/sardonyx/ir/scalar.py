@@ -31,7 +31,6 @@ The rules, which hold for every interpreter:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -41,6 +40,7 @@ from sardonyx import dtypes
 from sardonyx.dtypes import DType
 from sardonyx.forks import cached_property
 from sardonyx.ir import special
+from sardonyx.records import Record
 
 Array = np.ndarray[Any, Any]
 Type: TypeAlias = "int | DType | None"
@@ -169,8 +169,7 @@ _QUIET = _SELECTORS | _PREDICATES | {"minimum", "maximum", "abs", "neg", "shl", 
 """Operations that raise no floating-point flag, so numpy prints no warning."""
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Record):
     """One operation on the results of earlier steps."""
 
     op: str
@@ -179,8 +178,7 @@ class Step:
     value: Any = None
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(Record):
     """Straight-line code: the first ``arity`` steps are the arguments, the last step is the result."""
 
     arity: int

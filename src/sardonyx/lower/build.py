@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from sardonyx.ir import dims
 from sardonyx.ir.graph import Value
@@ -17,12 +17,12 @@ from sardonyx.lower.sizes import DataDependent
 from sardonyx.lower.states import State, hold, require_appended
 from sardonyx.partition.provider import Part
 from sardonyx.plan.sizes import places_of
+from sardonyx.records import Record
 
 assert rules, "importing the families registers their rules"
 
 
-@dataclass(frozen=True)
-class Lowered:
+class Lowered(Record):
     """A part as groups, in an order in which they can run."""
 
     groups: tuple[Group, ...]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
+from sardonyx.records import Record
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Record):
     """``size`` must be one of ``allowed``, or at least ``least``; ``what`` is the message where it is not."""
 
     node: Node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from sardonyx.lower.fusion.simplify import simplify
 from sardonyx.lower.groups import Branch, Fill, Group, Loop, Repeat, Storage, View
 from sardonyx.lower.sizes import DataDependent, Refused, broadcast_factor, expressible, mul, product
 from sardonyx.optimize.guards import Guard
+from sardonyx.records import Record
 
 TYPES = frozenset(
     t for t in dtypes.every() if t.kind in ("float", "int", "uint", "bool") and t.bits != 6
@@ -36,8 +37,7 @@ COUNTED = frozenset(("NonZero", "Compress", "NonMaxSuppression", "Unique", "Loop
 """Operators with a result whose size depends on the data."""
 
 
-@dataclass(frozen=True)
-class Counted:
+class Counted(Record):
     """A result of data-dependent size: dense at the start of a buffer that has room for the largest result."""
 
     place: View

@@ -7,18 +7,16 @@ and only new elements are written. A part that changes its past in any other way
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.ir import dims
 from sardonyx.ir.graph import Value
 from sardonyx.lower import views
 from sardonyx.lower.groups import Storage, View
 from sardonyx.lower.lowering import Lowering
 from sardonyx.lower.sizes import Refused, mul, product, sub
+from sardonyx.records import Record
 
 
-@dataclass(frozen=True)
-class State:
+class State(Record):
     """An input, and the output that is the same with elements appended along an axis."""
 
     past: Value

@@ -16,6 +16,7 @@ import onnx
 from sardonyx.errors import InvalidGraph, OutOfBudget
 from sardonyx.model.check import rule_of
 from sardonyx.model.protos import every_node, label, subgraphs
+from sardonyx.records import Record
 
 MAX_DEPTH = 100
 """Levels of calls and subgraphs."""
@@ -57,8 +58,7 @@ class Budget:
             )
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(Record):
     """One call of a function: the names of its values, its attributes, and the opsets of its body."""
 
     prefix: str

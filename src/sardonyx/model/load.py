@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from mmap import mmap
 from typing import Any
 
@@ -23,6 +22,7 @@ from sardonyx.model.inference import Stated, inferred, require_known_opset
 from sardonyx.model.protos import every_node
 from sardonyx.model.tensors import Payloads
 from sardonyx.model.types import from_proto, text
+from sardonyx.records import Record
 
 
 def load(
@@ -80,8 +80,7 @@ def load(
     )
 
 
-@dataclass(frozen=True)
-class Opened:
+class Opened(Record):
     """A model with a parsed skeleton, before graphs are built."""
 
     proto: onnx.ModelProto
@@ -94,8 +93,7 @@ class Opened:
         return {t.name: self.payloads.tensor(t, f"initializer {t.name!r}") for t in self.proto.graph.initializer}
 
 
-@dataclass(frozen=True)
-class Scanned:
+class Scanned(Record):
     """A model whose tensors have been located. Its files are held open, so it can be loaded again unchanged."""
 
     data: memoryview | SourceFile

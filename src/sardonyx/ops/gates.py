@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from sardonyx.errors import InvalidArgument
 from sardonyx.ir.scalar import Emitter, Expr, run_numpy, trace
 from sardonyx.ops import activation
+from sardonyx.records import Record
 
 Array = np.ndarray[Any, Any]
 
@@ -30,8 +31,7 @@ _FUNCTIONS: dict[str, tuple[Callable[[Emitter, Expr, float, float], Expr], tuple
 """Functions of (x, alpha, beta), with the defaults of the constants that they use."""
 
 
-@dataclass(frozen=True)
-class Gate:
+class Gate(Record):
     """A function by name, with its constants; its argument is clipped first, unless ``clip`` is 0."""
 
     name: str

@@ -13,10 +13,10 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sardonyx.ir.graph import Node
+from sardonyx.records import Record
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,8 +30,7 @@ FAMILIES = (
 SUPPLIED = frozenset({"outputs", "generator"})
 
 
-@dataclass(frozen=True)
-class Custom:
+class Custom(Record):
     """Additional properties of a custom operator."""
 
     function: Callable[..., Any]
@@ -44,8 +43,7 @@ class Custom:
     """The kernel and its arguments, for views of inputs and outputs."""
 
 
-@dataclass(frozen=True)
-class Op:
+class Op(Record):
     """An operator: its numpy implementation and further properties."""
 
     domain: str

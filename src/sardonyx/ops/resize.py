@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,12 @@ from sardonyx.ops.limits import check_elements
 from sardonyx.ops.precision import Array, narrow, require, saturate
 from sardonyx.ops.registry import op
 from sardonyx.ops.window import Ints, along
+from sardonyx.records import Record
 
 _F32 = np.float32
 
 
-@dataclass(frozen=True)
-class _Axis:
+class _Axis(Record):
     """One resized axis."""
 
     index: int
@@ -78,8 +77,7 @@ def cubic_kernel(x: Array, a: float) -> Array:
     return np.where(x <= 1, near, np.where(x < 2, far, 0.0))
 
 
-@dataclass(frozen=True)
-class _Interpolation:
+class _Interpolation(Record):
     """How values between input positions are interpolated."""
 
     mode: str

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from sardonyx.dtypes import DType
 from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.ir.graph import Node
 from sardonyx.ir.types import TensorType
+from sardonyx.records import Record
 
 MANY = 1 << 31
 _KINDS = {bool: int, int: int, float: float, str: str}
 _NAMED = {"bool": int, "int": int, "float": float, "str": str}
 
 
-@dataclass(frozen=True)
-class Attribute:
+class Attribute(Record):
     """An attribute: the kind of its values (None: any), whether it is a list, whether it is required."""
 
     kind: type | None
@@ -52,8 +51,7 @@ class Attribute:
         return f"list of {kind}" if self.is_list else kind
 
 
-@dataclass(frozen=True)
-class Signature:
+class Signature(Record):
     name: str
     least: int
     most: int

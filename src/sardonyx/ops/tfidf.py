@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -12,10 +11,10 @@ import numpy as np
 from sardonyx.errors import InvalidArgument
 from sardonyx.ops.axes import Array
 from sardonyx.ops.registry import op
+from sardonyx.records import Record
 
 
-@dataclass(frozen=True)
-class Grams:
+class Grams(Record):
     """The n-grams of one length, found word by word.
 
     Prefixes of n-grams are numbered: one word by its index in the pool, i + 1 words by the position of ``number of the
@@ -37,8 +36,7 @@ class Grams:
         return self.columns[number]
 
 
-@dataclass(frozen=True)
-class Pool:
+class Pool(Record):
     words: dict[Any, int]
     grams: dict[int, Grams]
     width: int

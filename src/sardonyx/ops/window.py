@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from sardonyx import errors
 from sardonyx.ops.limits import check_elements
 from sardonyx.ops.precision import Array, require
+from sardonyx.records import Record
 
 Ints = Sequence[int]
 
@@ -26,8 +26,7 @@ def along(axis: int, index: slice | Array) -> tuple[Any, ...]:
     return (*(slice(None),) * axis, index)
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(Record):
     """Kernel, stride, dilation and padding of every spatial axis, and the resulting output size."""
 
     size: tuple[int, ...]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sardonyx.errors import SardonyxError
@@ -12,10 +11,10 @@ from sardonyx.ir.graph import Model, Node, Value
 from sardonyx.optimize import manager
 from sardonyx.optimize.check import Checker, answers, difference, is_rounded
 from sardonyx.optimize.report import Rewrite
+from sardonyx.records import Record
 
 
-@dataclass(frozen=True)
-class Culprit:
+class Culprit(Record):
     """``passes`` are all needed for a difference; the last one introduces it."""
 
     passes: tuple[str, ...]

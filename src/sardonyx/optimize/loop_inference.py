@@ -8,7 +8,6 @@ hold. Which dimensions change is remembered: otherwise nested loops would take t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sardonyx.errors import InvalidGraph
@@ -17,6 +16,7 @@ from sardonyx.ir.dims import Dim, Known
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.types import OptionalType, TensorType, ValueType
 from sardonyx.optimize.trips import CARRIED, loop_trips
+from sardonyx.records import Record
 
 if TYPE_CHECKING:
     from sardonyx.optimize.symbolic import Facts
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 Change = Callable[[Graph, Node], None]
 
 
-@dataclass(frozen=True)
-class LoopSignature:
+class LoopSignature(Record):
     """The inputs and outputs of a Loop or Scan, matched with those of its body."""
 
     body: Graph

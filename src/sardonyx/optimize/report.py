@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from sardonyx.records import Record
 
-@dataclass(frozen=True)
-class Rewrite:
+
+class Rewrite(Record):
     """One change: the nodes of the model file that it affected, and the result."""
 
     name: str
@@ -17,8 +18,7 @@ class Rewrite:
         return f"{self.name}: {self.what} ({', '.join(self.nodes)})"
 
 
-@dataclass(frozen=True)
-class Declined:
+class Declined(Record):
     """A place where a pattern matched but a condition did not hold."""
 
     name: str

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.optimize.report import Report
 from sardonyx.partition.provider import Part, Provider
+from sardonyx.records import Record
 
 
-@dataclass(frozen=True)
-class Owner:
+class Owner(Record):
     provider: Provider
     reason: str
 

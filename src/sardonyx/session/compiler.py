@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.errors import Fail, InvalidArgument, NotImplemented
 from sardonyx.forks import cached_property
+from sardonyx.records import Record
 from sardonyx.session import saving
 from sardonyx.session.enums import GraphOptimizationLevel, OrtCompileApiFlags
 from sardonyx.session.native import NativeSession
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     import onnx
 
 
-@dataclass(frozen=True)
-class OrtExternalInitializerInfo:
+class OrtExternalInitializerInfo(Record):
     """Where an initializer lies: a file, an offset, a number of bytes."""
 
     filepath: str

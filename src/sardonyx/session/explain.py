@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sardonyx.ir.graph import Graph, Node
 from sardonyx.optimize.report import Report
 from sardonyx.partition.assign import Owner
 from sardonyx.partition.provider import Stepped, StepRow
+from sardonyx.records import Record
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(Record):
     """One node and its owner."""
 
     node: str
@@ -25,8 +24,7 @@ class Placement:
     """Names of the nodes of the model file that it replaces."""
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(Record):
     """The placement and optimization of a model. ``str()`` is a report for people; the fields are for programs."""
 
     placements: tuple[Placement, ...]
@@ -81,8 +79,7 @@ class Explanation:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class CompiledSteps:
+class CompiledSteps(Record):
     """The kernels of a session's compiled parts, in the order in which they run. ``str()`` is a report."""
 
     parts: tuple[tuple[StepRow, ...], ...]

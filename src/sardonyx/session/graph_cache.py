@@ -12,7 +12,7 @@ import base64
 import hashlib
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from sardonyx.model.save import Names, model_to_proto, tensor_to_proto
 from sardonyx.model.types import from_proto, to_proto
 from sardonyx.ops import registry
 from sardonyx.optimize.report import Declined, Report, Rewrite
+from sardonyx.records import Record
 from sardonyx.session import cache_writer
 from sardonyx.session.environment import get_build_info
 
@@ -39,8 +40,7 @@ MAX_NBYTES = 256 << 20
 """Largest total size of constants made by the optimizer for a graph to be cached."""
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(Record):
     """The result of the phases before partitioning."""
 
     model: Model

@@ -7,7 +7,7 @@ readers of a graph share. So adjacent nodes in f32 exchange f32 values without c
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from sardonyx.ir.types import OptionalType, SequenceType, TensorType, ValueType,
 from sardonyx.model.load import load
 from sardonyx.model.save import model_to_proto
 from sardonyx.normalize.run import unify_opsets
+from sardonyx.records import Record
 
 if TYPE_CHECKING:
     import onnx
@@ -57,8 +58,7 @@ F32_BY_DEFAULT = {
 """Operators whose result is f32 if the attribute is omitted."""
 
 
-@dataclass(frozen=True)
-class HalfPrecision:
+class HalfPrecision(Record):
     """Options of a conversion: what stays in f32, and how constants are narrowed."""
 
     min_positive: float = MIN_POSITIVE

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups.base import Group, View
 
 
-@dataclass(frozen=True)
 class Attention(Group):
     """softmax(scale * q k^T + mask) v for every batch and head, without the score matrix in memory.
 

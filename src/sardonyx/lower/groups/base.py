@@ -12,6 +12,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.tensor import Tensor
+from sardonyx.records import Record
 
 if TYPE_CHECKING:
     from sardonyx.ops.random import Stream
@@ -39,8 +40,7 @@ class Storage:
         return f"{self.kind}:{self.value.name if self.value is not None else self.number}"
 
 
-@dataclass(frozen=True)
-class View:
+class View(Record):
     """A window of a storage: element (i, j, ...) is at ``offset + i * strides[0] + j * strides[1] + ...`` of it.
 
     A broadcast axis has stride 0.
@@ -56,8 +56,7 @@ class View:
         return self.storage.dtype
 
 
-@dataclass(frozen=True)
-class Group(ABC):
+class Group(Record, ABC):
     """An operation on views; ``nodes`` are the graph nodes it was lowered from."""
 
     nodes: tuple[Node, ...]

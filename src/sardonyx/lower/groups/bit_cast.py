@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.lower.groups.base import Group, View
 
 
-@dataclass(frozen=True)
 class BitCast(Group):
     """The bits of each element of ``x`` as an element of ``out``, whose type has the same width."""
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups.base import View
 from sardonyx.lower.groups.epilogue import EpilogueGroup
 
 
-@dataclass(frozen=True)
 class Contraction(EpilogueGroup):
     """out[..., m, n] = epilogue(sum over k of a[..., m, k] * b[..., k, n], further operands).
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from sardonyx.ir.dims import Known
 from sardonyx.lower.check import Check
 from sardonyx.lower.groups.base import Group, Storage, View
+from sardonyx.records import Record
 
 
 @dataclass(eq=False)
@@ -22,7 +23,6 @@ class IndirectStorage(Storage):
     backing: tuple[Storage, ...] = ()
 
 
-@dataclass(frozen=True)
 class Branch(Group):
     """``then`` if the condition, a scalar bool, holds, else ``other``. Both write the same outputs.
 
@@ -44,8 +44,7 @@ class Branch(Group):
         return _written((*self.then, *self.other))
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Record):
     """Slice t (``is_backward``: slice t from the end) along an axis of ``source``, in iteration t."""
 
     place: IndirectStorage
@@ -54,8 +53,7 @@ class Row:
     is_backward: bool
 
 
-@dataclass(frozen=True)
-class Carried:
+class Carried(Record):
     """A loop-carried value: an iteration reads ``now`` and writes ``after``, which are then swapped.
 
     In the first iteration they point to ``first`` and ``second``.
@@ -77,7 +75,6 @@ class Carried:
         return View(self.after, self.first.shape, self.first.strides)
 
 
-@dataclass(frozen=True)
 class Repeat(Group):
     """Repeats ``body`` while ``count`` < ``limit`` and the condition holds.
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.lower.groups.base import Group, View
 
 
-@dataclass(frozen=True)
 class CumulativeSum(Group):
     """Inclusive prefix sums or products along an axis; ``exclusive`` leaves each element out of its own prefix.
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from sardonyx.lower.groups.base import Group, View
 
 
-@dataclass(frozen=True)
 class Custom(Group):
     """One node, carried out by a kernel that the user wrote for a provider. Inputs and outputs are dense."""
 

@@ -4,13 +4,10 @@ The output buffer has room for the largest result; the result is dense at its st
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups.base import Group, View
 
 
-@dataclass(frozen=True)
 class NonZero(Group):
     """Coordinates of the true elements in row-major order, as a matrix (axes, count).
 
@@ -31,7 +28,6 @@ class NonZero(Group):
         return self.out, self.count
 
 
-@dataclass(frozen=True)
 class CountedGather(Group):
     """out[o, j, n] = x[o, indices[j], n] for j < ``count``. Indices are checked."""
 
@@ -49,7 +45,6 @@ class CountedGather(Group):
         return (self.out,)
 
 
-@dataclass(frozen=True)
 class Unique(Group):
     """The distinct rows of the matrix ``x``.
 
@@ -74,7 +69,6 @@ class Unique(Group):
         return self.first, self.inverse, self.counts, self.count
 
 
-@dataclass(frozen=True)
 class NonMaxSuppression(Group):
     """Greedy selection of boxes by score, for each class; skips boxes that overlap a selected one too much.
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
 
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups.base import Group, View
 from sardonyx.lower.groups.expression import Expression
 
 
-@dataclass(frozen=True)
 class EpilogueGroup(Group):
     """``epilogue`` is applied to each result (its operand 0) and to the elements of ``extra`` at the same index.
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.dtypes import DType
 from sardonyx.ir.scalar import Program
+from sardonyx.records import Record
 
 
-@dataclass(frozen=True)
-class Apply:
+class Apply(Record):
     """A pointwise program on operands or earlier results, by number."""
 
     program: Program
@@ -18,8 +16,7 @@ class Apply:
     """Of the result in the graph. Intermediate narrow floats are not rounded; only stores round."""
 
 
-@dataclass(frozen=True)
-class Reduce:
+class Reduce(Record):
     """One number for each row: ``sum``, ``max``, ``min``, ``prod``, ``argmax`` or ``argmin`` over the reduced axes.
 
     Sums of floats narrower than 64 bits are kept in f32, of integers in their own type. ``argmax`` and ``argmin`` give
@@ -35,15 +32,13 @@ class Reduce:
     """``max`` or ``min`` may ignore NaN: the row's results see the NaN through another operand."""
 
 
-@dataclass(frozen=True)
-class Count:
+class Count(Record):
     """The number of elements of the reduced axes, as ``dtype``."""
 
     dtype: DType
 
 
-@dataclass(frozen=True)
-class Expression:
+class Expression(Record):
     """Scalar code.
 
     Values are numbered: first the operands, then one per step; ``results`` are the numbers of the stored ones.

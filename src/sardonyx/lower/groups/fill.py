@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups.base import Group, View
 
 
-@dataclass(frozen=True)
 class Fill(Group):
     """``values`` in order, or, with ``start`` and ``step``, start + i * step; converted to the element type."""
 

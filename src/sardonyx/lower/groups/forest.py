@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.lower.groups.base import Group, View
 
 
-@dataclass(frozen=True)
 class Forest(Group):
     """out[n, target] = the weights of the leaves that row n of x reaches, combined over the trees in order.
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups.base import Group, View
 
 
-@dataclass(frozen=True)
 class Gather(Group):
     """out[o.., i.., n..] = data[o.., indices[i..], n..]; ``axis`` is that of data. Indices are checked."""
 
@@ -26,7 +23,6 @@ class Gather(Group):
         return (self.out,)
 
 
-@dataclass(frozen=True)
 class GatherElements(Group):
     """out[o.., i, n..] = data[o.., indices[o.., i, n..], n..]; ``axis`` is that of i. Indices are checked.
 
@@ -47,7 +43,6 @@ class GatherElements(Group):
         return (self.out,)
 
 
-@dataclass(frozen=True)
 class Scatter(Group):
     """out = data; then, for every element of a box in row-major order, out[place + index * pitch] is updated.
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.lower.groups.base import View
 from sardonyx.lower.groups.epilogue import EpilogueGroup
 
 
-@dataclass(frozen=True)
 class GridSample(EpilogueGroup):
     """out[b, c, p] = epilogue(sum over taps t.. of x[b, c, i0, i1, ..] * w0 * w1 .., further operands).
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups.base import View
 from sardonyx.lower.groups.epilogue import EpilogueGroup
+from sardonyx.records import Record
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(Record):
     """Output p reads input p * stride + tap * dilation - pad along each spatial axis.
 
     Inputs outside of the image are padding. ``pads`` are those before the image; the sizes determine those after it. A
@@ -23,7 +21,6 @@ class Window:
     pads: tuple[Known, ...]
 
 
-@dataclass(frozen=True)
 class Convolution(EpilogueGroup):
     """out[b, c, p..] = epilogue(sum over i and taps t.. of x[b, g * I + i, p.. at t..] * w[c, i, t..], further
     operands).
@@ -43,7 +40,6 @@ class Convolution(EpilogueGroup):
         return self.x, self.w
 
 
-@dataclass(frozen=True)
 class Pool(EpilogueGroup):
     """out[b, c, p..] = epilogue(the max, mean or sum of x[b, c, p.. at t..] over the taps t.., further
     operands).

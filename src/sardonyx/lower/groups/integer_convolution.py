@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.lower.groups.base import View
 from sardonyx.lower.groups.image import Convolution
 
 
-@dataclass(frozen=True)
 class IntegerConvolution(Convolution):
     """A convolution of signed or unsigned bytes with signed ones, in i32.
 

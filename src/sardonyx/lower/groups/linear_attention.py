@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.lower.groups.base import Group, View
 
 
-@dataclass(frozen=True)
 class LinearAttention(Group):
     """Token by token: S = decay * S + k w^T and out = scale * q S, where w is v, or with ``beta`` beta * (v - k S).
 

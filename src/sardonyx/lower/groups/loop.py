@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.lower.groups.base import Group, View
 from sardonyx.lower.groups.expression import Expression
 
 
-@dataclass(frozen=True)
 class Loop(Group):
     """An expression over every index of a box. The last ``reduced`` axes are what its reductions run over.
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups.base import Group, View
 
 
-@dataclass(frozen=True)
 class RandomStream(Group):
     """Reserves ``count`` positions of a counter-based random stream; ``out`` gets the seed and the first position.
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.lower.groups.base import Group, View
 from sardonyx.lower.groups.expression import Expression
+from sardonyx.records import Record
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(Record):
     """A part of a time step: matrix-vector products with some gates of r, then a scalar expression for each unit.
 
     ``source`` is the vector that is multiplied: 0 is the first state before the step, i the result i - 1 of earlier
@@ -23,7 +21,6 @@ class Stage:
     expression: Expression
 
 
-@dataclass(frozen=True)
 class Recurrence(Group):
     """For each direction and sequence, step by step: states = stages(x[direction, t, sequence], states).
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups.base import View
 from sardonyx.lower.groups.epilogue import EpilogueGroup
+from sardonyx.records import Record
 
 
-@dataclass(frozen=True)
-class TapTable:
+class TapTable(Record):
     """Output p is the sum over taps t of input ``firsts[p] + t`` times ``weights[t, p]``, from tables in memory.
 
     Inputs outside of the axis equal its nearest element. Firsts are i64, from 1 - taps to the last index of the axis.
@@ -25,8 +23,7 @@ class TapTable:
         return 1 if self.weights is None else self.weights.shape[0]
 
 
-@dataclass(frozen=True)
-class PolyphaseFilter:
+class PolyphaseFilter(Record):
     """Upsampling by an integer factor: output q * factor + p is the sum over t of input q + firsts[p] + t times
     weights[p][t].
 
@@ -42,7 +39,6 @@ class PolyphaseFilter:
         return 1 if self.weights is None else len(self.weights[0])
 
 
-@dataclass(frozen=True)
 class Resample(EpilogueGroup):
     """out = epilogue(x resampled along the axes of ``along``, extra operands).
 

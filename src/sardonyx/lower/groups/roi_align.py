@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.lower.groups.base import View
 from sardonyx.lower.groups.epilogue import EpilogueGroup
 
 
-@dataclass(frozen=True)
 class RoiAlign(EpilogueGroup):
     """out[r, c, i, j] = epilogue(cell (i, j) of region r in channel c of image ``batch_indices[r]``, extra operands).
 

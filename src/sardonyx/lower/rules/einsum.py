@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
@@ -15,10 +15,10 @@ from sardonyx.lower.rules.matmul import contraction
 from sardonyx.lower.rules.reduce import apply, times
 from sardonyx.lower.sizes import Refused, add, product
 from sardonyx.ops.equation import Labels, parse
+from sardonyx.records import Record
 
 
-@dataclass(frozen=True)
-class Term:
+class Term(Record):
     view: View
     labels: Labels
 

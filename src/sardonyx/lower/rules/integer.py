@@ -8,7 +8,6 @@ is always signed: 128 is subtracted from unsigned numbers and from their zero po
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,13 +26,13 @@ from sardonyx.lower.rules.pointwise import as_type
 from sardonyx.lower.rules.quantize import requantized
 from sardonyx.lower.rules.reduce import apply, divide, minus, times
 from sardonyx.lower.sizes import Refused
+from sardonyx.records import Record
 
 Array = np.ndarray[Any, Any]
 BYTES = (dtypes.i8, dtypes.u8)
 
 
-@dataclass(frozen=True)
-class Term:
+class Term(Record):
     """Integers in the correction for zero points, which broadcast to the product's box."""
 
     view: View
@@ -172,8 +171,7 @@ def _times_real(e: Emitter, x: Expr, factor: Expr) -> Expr:
     return e.cast(x, dtypes.f32) * factor
 
 
-@dataclass(frozen=True)
-class _Matrices:
+class _Matrices(Record):
     """The operands and the result of a matrix product, vectors as matrices of one row or column."""
 
     a: View

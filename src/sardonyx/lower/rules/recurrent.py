@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,12 +20,12 @@ from sardonyx.lower.rules.matmul import contraction
 from sardonyx.lower.rules.reduce import apply, plus
 from sardonyx.lower.sizes import Refused, mul
 from sardonyx.ops.gates import Gate, gates_of
+from sardonyx.records import Record
 
 Cell = Callable[[Sequence[Gate], "Operands"], tuple[Stage, ...]]
 
 
-@dataclass(frozen=True)
-class Operands:
+class Operands(Record):
     """The numbers and the type of the operands of a stage's expression (``Stage``)."""
 
     gates: int

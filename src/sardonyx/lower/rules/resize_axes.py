@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -21,6 +21,7 @@ from sardonyx.lower.lowering import Lowering
 from sardonyx.lower.rules.reduce import Rows, apply
 from sardonyx.lower.rules.tables import Number, table, tabulated
 from sardonyx.lower.sizes import Refused, expressible, maximum, mul
+from sardonyx.records import Record
 
 MAX_FACTOR = 8
 """The largest integer factor for which a polyphase filter is used instead of tables."""
@@ -30,8 +31,7 @@ _SHIFT_INVARIANT = ("half_pixel", "pytorch_half_pixel", "asymmetric", "tf_half_p
 _RADIUS = {"nearest": 0, "linear": 1, "cubic": 2}
 
 
-@dataclass(frozen=True)
-class ResizeOptions:
+class ResizeOptions(Record):
     """The attributes of a Resize node."""
 
     mode: str
@@ -67,8 +67,7 @@ class ResizeOptions:
         return dtypes.f32 if self.mode == "nearest" or self.transform == CROP else dtypes.f64
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(Record):
     """An axis of ``size`` elements resized to ``output``; without a scale, the scale is their ratio."""
 
     size: Known

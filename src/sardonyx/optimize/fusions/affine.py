@@ -7,7 +7,6 @@ Weights stay lazy: a folded weight is computed on first use, in f32 if it is sto
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,14 +17,14 @@ from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.tensor import Tensor
 from sardonyx.optimize.fusion import require
 from sardonyx.optimize.pattern import Match, Var, attribute
+from sardonyx.records import Record
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Vector: TypeAlias = "Callable[[], Array]"
 """One number per channel, or one for all, computed on demand."""
 
 
-@dataclass(frozen=True)
-class Affine:
+class Affine(Record):
     """y * scale + shift; None means 1 and 0."""
 
     scale: Vector | None = None

@@ -6,7 +6,6 @@ the scales. Remaining DequantizeLinear of constants are computed on first use.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,14 +18,14 @@ from sardonyx.ops import registry
 from sardonyx.optimize.fusion import Fusion, fusion, require
 from sardonyx.optimize.manager import Log, optimization
 from sardonyx.optimize.pattern import Match, attribute
+from sardonyx.records import Record
 
 BYTES = (dtypes.i8, dtypes.u8)
 MAX_TERMS = (1 << 31) // 255**2
 """Longest sum of products of bytes minus zero points that cannot overflow i32."""
 
 
-@dataclass(frozen=True)
-class Factor:
+class Factor(Record):
     """(q - zero) * scale, in f32."""
 
     q: Value

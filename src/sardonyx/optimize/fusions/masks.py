@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,6 +11,7 @@ from sardonyx.ir.graph import Node, Value
 from sardonyx.ops.infer import infer_node
 from sardonyx.optimize.fusion import require
 from sardonyx.optimize.fusions.checks import number
+from sardonyx.records import Record
 
 Dim: TypeAlias = "int | str | None"
 
@@ -25,8 +25,7 @@ Adjacent f32 numbers near 1e9 differ by 64. f16 does not reach it; its lowest nu
 """
 
 
-@dataclass(frozen=True)
-class Term:
+class Term(Record):
     """One masking step: ``mask`` is added, or scores that ``condition`` does not keep become ``fill``."""
 
     mask: Value | None = None

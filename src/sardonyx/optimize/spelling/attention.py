@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +16,7 @@ from sardonyx.optimize.fusions.attention_parts import same, scale_of
 from sardonyx.optimize.manager import Log, optimization
 from sardonyx.optimize.spelling import MICROSOFT
 from sardonyx.optimize.spelling.attention_mask import Padding, bias, hides_rows, padding
+from sardonyx.records import Record
 
 Spelled: TypeAlias = tuple[str, tuple["Value | None", ...], dict[str, Any]]
 """An operator, its inputs, and its specific attributes."""
@@ -130,8 +130,7 @@ def _not_grouped(node: Node) -> str:
     return "GroupQueryAttention asks for the lengths of keys, which are more nodes"
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Record):
     """Q, K or V as ``source[..., columns] (@ weight) (+ bias)``, weight and bias being constants."""
 
     value: Value

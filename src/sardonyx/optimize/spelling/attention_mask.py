@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from sardonyx.optimize.fusion import Refused, require
 from sardonyx.optimize.fusions.attention_parts import same
 from sardonyx.optimize.fusions.masks import LOW, keeps_first_key, typed
 from sardonyx.optimize.manager import Log, optimization
+from sardonyx.records import Record
 
 KERNELS = (dtypes.f32, dtypes.f16, dtypes.f64)
 """Element types of onnxruntime's kernel for ONNX's Attention."""
@@ -22,8 +22,7 @@ PASSING = ("Where", "Add", "Mul", "Expand", "Unsqueeze", "Slice", "Cast")
 """Operators that propagate -inf from a constant to a mask."""
 
 
-@dataclass(frozen=True)
-class Padding:
+class Padding(Record):
     """A mask of keys (batch, length), nonzero for kept ones; ``fill`` is added to the scores of others."""
 
     keys: Value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,13 @@ from sardonyx.optimize.manager import Log, optimization
 from sardonyx.optimize.pattern import attribute
 from sardonyx.optimize.spelling import MICROSOFT
 from sardonyx.optimize.spelling.activation import require_kernel
+from sardonyx.records import Record
 
 REPEATS_ROW = ("Unsqueeze", "Reshape", "Tile", "Expand", "Cast")
 """Operators that repeat a row of positions for every example and keep its length."""
 
 
-@dataclass(frozen=True)
-class LookUp:
+class LookUp(Record):
     """table[indices]"""
 
     node: Node
@@ -30,8 +29,7 @@ class LookUp:
     indices: Value
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(Record):
     """Which lookup is of words, which of positions, which of segments."""
 
     words: LookUp

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from sardonyx.optimize.fusions.affine import Array, constant, lazy
 from sardonyx.optimize.fusions.checks import sizes
 from sardonyx.optimize.pattern import Match, attribute
 from sardonyx.optimize.spelling import MICROSOFT
+from sardonyx.records import Record
 
 BITS = {"u4": 4, "i4": 4, "u8": 8, "i8": 8}
 LEAST_BLOCK = 16
@@ -60,8 +60,7 @@ class SpellMatMulNBits(Fusion):
         return op.call(MICROSOFT, "MatMulNBits", *inputs, **attrs)
 
 
-@dataclass(frozen=True)
-class Blocks:
+class Blocks(Record):
     """A matrix of ``k`` rows and ``n`` columns in blocks along k; with ``by_rows``, k is the last axis."""
 
     weight: Tensor

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
 from sardonyx.optimize.fusion import require
 from sardonyx.optimize.pattern import Apply, Match, attribute
+from sardonyx.records import Record
 
 KERNELS = (dtypes.u8, dtypes.i8)
 """Element types of onnxruntime's integer kernels."""
@@ -36,8 +36,7 @@ class Produced(Apply):
             yield m.add(self, node)
 
 
-@dataclass(frozen=True)
-class Quantized:
+class Quantized(Record):
     """(q - zero) * scale; scale and zero are constants, per tensor or along one axis."""
 
     q: Value

@@ -25,7 +25,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,14 +35,14 @@ from sardonyx.forks import cached_property
 from sardonyx.providers.cpu.language.arguments import flat, rebuilt
 from sardonyx.providers.cpu.language.writer import Kernel
 from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.records import Record
 
 Params = Mapping[str, Any]
 """By name: ``(type,)`` for memory, a type for a number, ``Arguments`` of types for several parameters. A type may be
 the name of the constant that holds it."""
 
 
-@dataclass(frozen=True)
-class Spec:
+class Spec(Record):
     """A kernel with its compile-time constants: what is compiled, and the key of the object cache."""
 
     definition: Definition
@@ -86,8 +85,7 @@ class Spec:
         return k
 
 
-@dataclass(frozen=True)
-class Definition:
+class Definition(Record):
     """A kernel before its constants are given."""
 
     name: str

@@ -6,19 +6,18 @@ Polynomials are minimax fits, in rising powers, rounded coefficient by coefficie
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from sardonyx.dtypes import DType
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Val, f32, f64, i32, i64, u32, u64
+from sardonyx.records import Record
 
 Pair: TypeAlias = tuple[Val, Val]
 """A number as an unevaluated sum of two, the second below the last bit of the first."""
 
 
-@dataclass(frozen=True)
-class Format:
+class Format(Record):
     """What the algorithms need of a type."""
 
     bits: DType

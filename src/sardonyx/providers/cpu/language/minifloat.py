@@ -7,18 +7,17 @@ casts clip first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sardonyx.dtypes import DType, of_name
 from sardonyx.providers.cpu.language.values import Val, f16, f32, u8, u16, u32
+from sardonyx.records import Record
 
 if TYPE_CHECKING:
     from sardonyx.providers.cpu.language.dsl import Kernel
 
 
-@dataclass(frozen=True)
-class Minifloat:
+class Minifloat(Record):
     """The format: sign, exponent, mantissa, and the codes that are not numbers."""
 
     exponent: int

@@ -13,7 +13,7 @@ that the caller owns, or that some group needs as NCHW, stays so, and a copy is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
@@ -23,6 +23,7 @@ from sardonyx.providers.cpu.kernels.common.window import MIN_NHWC_LANES
 from sardonyx.providers.cpu.kernels.conv import few_filters, few_outputs, nhwc, on_tiles, stem
 from sardonyx.providers.cpu.layout import merge_convs, nhwc_edges
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.records import Record
 
 MIN_FILTERS = 4
 """Filters and channels of each group of a grouped convolution, at least: with fewer, too many lanes are empty."""
@@ -47,8 +48,7 @@ def to_nhwc(groups: Sequence[Group], analysis: Analysis) -> list[Group]:
     return made
 
 
-@dataclass(frozen=True)
-class Image:
+class Image(Record):
     """The shape of a storage that holds NCHW images: C channels and P pixels."""
 
     channels: Known

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
@@ -25,14 +25,14 @@ from sardonyx.providers.cpu.kernels.conv.packed_image import PackedImageLayout, 
 from sardonyx.providers.cpu.kernels.image.pool_nhwc import MAX
 from sardonyx.providers.cpu.language.values import bf16, f32
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.records import Record
 
 ADDED = (1, 3)
 """Terms in which an f32 image that is added to sums may be stored. Three represent f32 exactly, and one is what
 ``medium`` asks for. Two would round to 16 bits a residual that ``high`` adds in f32."""
 
 
-@dataclass(frozen=True)
-class Image:
+class Image(Record):
     """An intermediate that convolutions on tiles write and read."""
 
     view: View
@@ -48,8 +48,7 @@ class Image:
         return _is_all(view, self.view)
 
 
-@dataclass(frozen=True)
-class _Use:
+class _Use(Record):
     group: Group
     view: View
 
@@ -79,8 +78,7 @@ def images(groups: Sequence[Group], analysis: Analysis) -> dict[Storage, Image]:
     return found
 
 
-@dataclass(frozen=True)
-class _Kinds:
+class _Kinds(Record):
     """Groups that read or write packed images, by ``id``."""
 
     on_tiles: Mapping[int, int]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
@@ -26,10 +26,10 @@ from sardonyx.providers.cpu.language.values import bf16, i32
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import SizeRange
+from sardonyx.records import Record
 
 
-@dataclass(frozen=True)
-class _Made:
+class _Made(Record):
     """A matrix that may be written in tiles."""
 
     rows: Known
@@ -42,8 +42,7 @@ class _Made:
     flags_panel: Known
 
 
-@dataclass(frozen=True)
-class _TileProduct:
+class _TileProduct(Record):
     """A contraction on tiles."""
 
     problem: Problem

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sardonyx.ir import dims
@@ -12,6 +12,7 @@ from sardonyx.plan.sizes import SizeRange
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.steps import Packed, Step
 from sardonyx.providers.cpu.program.variants import ANY_KERNEL, Choice, KernelPolicy, Refusal
+from sardonyx.records import Record
 
 if TYPE_CHECKING:
     from sardonyx.providers.cpu.kernels.conv.summed_pair import SummedPair
@@ -27,8 +28,7 @@ DOUBLED = 1 << 20
 """Elements of weights up to which two packed layouts are stored, where only the run tells which is quicker."""
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(Record):
     """What code is compiled for: the chip, the precision of contractions, and the kernels that may be chosen."""
 
     isa: Isa
@@ -48,8 +48,7 @@ class Target:
         return isinstance(nbytes, int) and nbytes > times * self.isa.l2_nbytes
 
 
-@dataclass(frozen=True)
-class Analysis:
+class Analysis(Record):
     """What the passes of ``pipeline`` found out about a part's groups. Each pass gives the next one a new record."""
 
     target: Target

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +22,7 @@ from sardonyx.providers.cpu.codegen.jit import linker
 from sardonyx.providers.cpu.codegen.launch import Launch, Signature
 from sardonyx.providers.cpu.memory.allocator import allocate
 from sardonyx.providers.cpu.program.constants import as_stored, identity, once
+from sardonyx.records import Record
 
 if TYPE_CHECKING:
     from sardonyx.ir.tensor import Tensor
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True)
-class Packing:
+class Packing(Record):
     """The call of a packing kernel: what it writes to ``y`` when ``x`` is a tensor."""
 
     tensor: Tensor

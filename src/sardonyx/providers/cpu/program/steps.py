@@ -13,13 +13,13 @@ from sardonyx.lower.groups import IndirectStorage, Storage, View
 from sardonyx.plan.sizes import SizeRange as SizeRange  # noqa: PLC0414 -- kernels know it as a part of steps
 from sardonyx.providers.cpu.language.dsl import Spec
 from sardonyx.providers.cpu.program.prepack import Packing
+from sardonyx.records import Record
 
 if TYPE_CHECKING:
     from sardonyx.providers.cpu.program.variants import Choice
 
 
-@dataclass(frozen=True)
-class Ref:
+class Ref(Record):
     """A memory argument: a storage, and the offset of the kernel's element 0."""
 
     storage: Storage
@@ -31,22 +31,19 @@ class Ref:
         return Ref(view.storage, view.offset)
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(Record):
     """A number argument: the index of a moving storage's address among the bases of a run."""
 
     storage: IndirectStorage
 
 
-@dataclass(frozen=True)
-class Holds:
+class Holds(Record):
     """A number argument: 1 where conditions on sizes hold, else 0."""
 
     checks: tuple[Check, ...]
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Record):
     """One call of a kernel by every thread of the team."""
 
     spec: Spec

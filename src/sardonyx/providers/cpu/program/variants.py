@@ -8,10 +8,10 @@ among variants that support a group by the configuration keys ``session.kernel.f
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sardonyx.plan.sizes import SizeRange
+from sardonyx.records import Record
 
 if TYPE_CHECKING:
     from sardonyx.providers.cpu.program.analysis import Analysis
@@ -29,8 +29,7 @@ def accepts(group: Any, analysis: Analysis) -> Refusal | None:
     return None
 
 
-@dataclass(frozen=True)
-class FewSizes:
+class FewSizes(Record):
     """Where only the run tells a size: the sizes that another variant takes."""
 
     sizes: Callable[[Any, Analysis], SizeRange | None]
@@ -38,8 +37,7 @@ class FewSizes:
     """Those variants, in order of preference; whether they pay is not asked."""
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(Record):
     """A way to carry out groups of one kind."""
 
     name: str
@@ -57,8 +55,7 @@ class Variant:
         return self.name.partition(".")[0]
 
 
-@dataclass(frozen=True)
-class KernelPolicy:
+class KernelPolicy(Record):
     """The variants that a user forces or forbids, by name."""
 
     forced: frozenset[str] = frozenset()
@@ -85,8 +82,7 @@ class KernelPolicy:
 ANY_KERNEL = KernelPolicy()
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(Record):
     """The record of a choice: what later passes, the steps and ``explain()`` go by."""
 
     variant: Variant

@@ -12,7 +12,7 @@ which the f32 fallback of the consumer restores it. One term is the number round
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sardonyx.ir import dims
@@ -73,12 +73,11 @@ class Panels(Matrix):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class PackedRows(View):
     """An output of a loop over rows, in tiles: strides count rows, and there is none along a row."""
 
-    flags: Storage
-    terms: int
+    flags: Storage = field(kw_only=True)
+    terms: int = field(kw_only=True)
 
 
 class TileEpilogue(BoundEpilogue):
