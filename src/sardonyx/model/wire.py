@@ -7,7 +7,7 @@ knows. Messages of at most ``LIMIT`` bytes cannot hold such a payload and are sk
 
 from __future__ import annotations
 
-import secrets
+import os
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, overload
 
@@ -85,7 +85,7 @@ Source: TypeAlias = "memoryview | Window"
 
 def split(source: Source) -> Skeleton:
     """Scan a whole ModelProto."""
-    skeleton = Skeleton(b"", f"span-{secrets.token_hex(8)}")
+    skeleton = Skeleton(b"", f"span-{os.urandom(8).hex()}")
     chunks: list[bytes | memoryview] = []
     _Scan(source, skeleton).message(_MODEL, 0, len(source), chunks, 0)
     skeleton.data = b"".join(chunks)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 
 import numpy as np
 
@@ -68,6 +67,8 @@ def range_(start: Array, limit: Array, delta: Array, *, stash_type: int = 1) -> 
     low, high, step = (scalar(v, "Range: start, limit and delta") for v in (start, limit, delta))
     if step == 0 or not all(map(math.isfinite, (low, high, step))):
         raise InvalidArgument("Range needs finite bounds and a delta other than 0", got=f"({low}, {high}, {step})")
+    from fractions import Fraction
+
     count = max(math.ceil((Fraction(high) - Fraction(low)) / Fraction(step)), 0)
     check_elements(count, dtype, "the result of Range")
     narrow = dtypes.of_numpy(dtype).is_float and dtype.itemsize < 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 from sardonyx import dtypes
 from sardonyx.ir import dims
@@ -239,6 +238,8 @@ def _range(node: Node, content: Content) -> Result:
         count = dims.ceildiv(length if dims.at_least(length, 0) else dims.maximum(length, 0), abs(step[0]))
     bounds = [v.numpy() for v in node.inputs if v is not None and v.is_scalar_const]
     if count is None and len(bounds) == 3:
+        from fractions import Fraction
+
         low, high, by = (Fraction(float(b.reshape(()))) for b in bounds)
         count = max(math.ceil((high - low) / by), 0)
     return [TensorType(tensor(node).dtype, (count,))]

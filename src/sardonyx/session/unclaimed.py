@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Container
 
 from sardonyx.errors import Fail, InvalidGraph
@@ -40,6 +39,8 @@ def _advice(node: Node) -> str:
     from onnx import defs
 
     known = [s.name for s in defs.get_all_schemas() if s.domain == node.domain]
+    import difflib
+
     near = difflib.get_close_matches(node.op_type, known, n=1, cutoff=MIN_SIMILARITY)
     if near:
         return f"did you mean {near[0]!r}?"
