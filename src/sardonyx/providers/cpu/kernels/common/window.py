@@ -20,7 +20,7 @@ from sardonyx.providers.cpu.kernels.common.epilogue import Access, Epilogue, Epi
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
 from sardonyx.providers.cpu.language.dsl import Params
-from sardonyx.providers.cpu.language.values import Val, bf16, f16, f32, f64, i64, register_dtype
+from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f16, f32, f64, i64, register_dtype
 from sardonyx.providers.cpu.program.steps import Ref
 from sardonyx.providers.cpu.program.variants import Refusal
 
@@ -77,6 +77,10 @@ class Taps:
     def period(self, axis: int) -> int:
         """The number of taps after which phases repeat."""
         return self.strides[axis] // gcd(self.strides[axis], self.dilations[axis])
+
+    @property
+    def operand(self) -> TapsArgs[Ref, Known]:
+        return TapsArgs(PerAxis(*self.kernel), PerAxis(*self.dilations), PerAxis(*self.strides))
 
     @property
     def phase_planes(self) -> int:
@@ -228,6 +232,10 @@ class ImageStrides(Arguments[M, N]):
     y: N
     x: N
 
+    @property
+    def axes(self) -> tuple[N, N, N]:
+        return self.z, self.y, self.x
+
 
 @dataclass(frozen=True)
 class AxisArgs(Arguments[M, N]):
@@ -236,6 +244,41 @@ class AxisArgs(Arguments[M, N]):
     size: N = field(metadata=named("in_{}"))
     out: N = field(metadata=named("out_{}"))
     pad: N = field(metadata=named("pad_{}"))
+
+
+@dataclass(frozen=True)
+class PerAxis(Arguments[M, N]):
+    """A number for each axis."""
+
+    z: N
+    y: N
+    x: N
+
+    @staticmethod
+    def declared() -> PerAxis[Memory, DType]:
+        return PerAxis(i64, i64, i64)
+
+    @property
+    def each(self) -> tuple[N, N, N]:
+        return self.z, self.y, self.x
+
+
+@dataclass(frozen=True)
+class TapsArgs(Arguments[M, N]):
+    """The parameters of a window's taps."""
+
+    is_inline: ClassVar[bool] = True
+    kernel: PerAxis[M, N]
+    dilation: PerAxis[M, N]
+    stride: PerAxis[M, N]
+
+    @staticmethod
+    def declared() -> TapsArgs[Memory, DType]:
+        return TapsArgs(PerAxis.declared(), PerAxis.declared(), PerAxis.declared())
+
+    def count(self: TapsArgs[Buf, Val]) -> Val:
+        """How many taps there are."""
+        return self.kernel.z * self.kernel.y * self.kernel.x
 
 
 @dataclass(frozen=True)
