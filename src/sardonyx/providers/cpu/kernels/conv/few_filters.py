@@ -83,12 +83,13 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     filters, channels, lines = int(group.w.shape[0]), int(group.w.shape[1]), Lines.of(group)
     assert lines is not None
     extra, outputs = ([_transposed(lines.matrix(v, filters)) for v in seen] for seen in (group.extra, group.outputs))
-    epilogue, more = Epilogue.over(group.epilogue, extra, outputs, lines.length, 2)
+    epilogue, operands = Epilogue.over(group.epilogue, extra, outputs, lines.length, 2)
     lanes = lanes_of(isa.lanes, dtype)
     weights = _packed(group, lanes)
     args = FewFiltersArgs[Ref, Known](
-        geometry.operand, Ref(weights), channels, lines.count, lines.length, geometry.taps.operand, more
-    )
+        geometry.operand, Ref(weights), channels=channels, lines=lines.count, length=lines.length,
+        taps=geometry.taps.operand, epilogue=operands,
+    )  # fmt: skip
     spec = conv_few_filters(dtype=dtype, filters=filters, is_padded=not is_inside(geometry), epilogue=epilogue)
     flops = dims.known(dims.product((2 * geometry.taps.count, channels, *group.box))) or 0
     scratch = Block.nbytes(BLOCK) + filters * BLOCK * dtype.bits // 8

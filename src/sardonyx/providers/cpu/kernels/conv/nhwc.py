@@ -154,9 +154,10 @@ def steps(group: Convolution, analysis: Analysis, first: StemRows | None = None)
     if first is not None:
         window = replace(window, x=Ref.of(first.x))
     args = NhwcConvArgs[Ref, Known](
-        window, Ref(weights), group.groups, channels, filters, k_block, max(k_block // max(channels, 1), 1),
-        isa.l2_nbytes // 2, lines.count, lines.length, distance, taps.operand,
-        None if first is None else first.operand, operands,
+        window, Ref(weights), groups=group.groups, channels=channels, filters=filters, k_block=k_block,
+        k_block_taps=max(k_block // max(channels, 1), 1), row_block_nbytes=isa.l2_nbytes // 2, lines=lines.count,
+        length=lines.length, distance=distance, taps=taps.operand, stem=None if first is None else first.operand,
+        epilogue=operands,
     )  # fmt: skip
     is_register_epilogue = (
         taps.count * channels <= MAX_SHALLOW_TERMS and is_cheap(group.epilogue) and not _is_single(geometry)

@@ -115,8 +115,9 @@ def _dense_steps(group: Convolution, analysis: Analysis) -> list[Step]:
     room = isa.l2_nbytes // 2 * 8 // dtype.bits
     k_block = MAX_SHALLOW_TERMS if is_register_epilogue else channels_per_block(geometry.taps, channels)
     args = PointwiseArgs[Ref, Known](
-        geometry.operand, weights.operand.memory, group.groups, channels, filters, k_block, room, operands
-    )
+        geometry.operand, weights.operand.memory, groups=group.groups, channels=channels, filters=filters,
+        k_block=k_block, room=room, epilogue=operands,
+    )  # fmt: skip
     flops = dims.known(dims.product((2, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.storage.elements, dtype.bits // 8))) or 0
     spec = conv_pointwise_nchw(config=config, x_dtype=group.x.dtype, epilogue=epilogue)

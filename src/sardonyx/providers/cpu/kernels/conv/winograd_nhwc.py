@@ -79,8 +79,8 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     epilogue, operands = Epilogue.over(group.epilogue, extra, outputs, filters, 3)
     weights = winograd_nchw.packed(group, shape.columns(isa, f32))
     args = WinogradNhwcArgs[Ref, Known](
-        geometry.operand, Ref(weights), channels, filters, _most(channels, shape, isa), _distance(channels),
-        lines.count, operands,
+        geometry.operand, Ref(weights), channels=channels, filters=filters, most=_most(channels, shape, isa),
+        distance=_distance(channels), lines=lines.count, epilogue=operands,
     )  # fmt: skip
     flops = dims.known(dims.product((2 * 9, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.elements, 4))) or 0
