@@ -6,7 +6,6 @@ allow it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import gcd
 from typing import ClassVar
@@ -19,12 +18,10 @@ from sardonyx.lower.groups import Apply, Convolution, Pool, View, Window
 from sardonyx.providers.cpu.kernels.common.epilogue import Access, Epilogue, EpilogueArgs, operands_of
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
-from sardonyx.providers.cpu.language.dsl import Params
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f16, f32, f64, i64, register_dtype
 from sardonyx.providers.cpu.program.steps import Ref
 from sardonyx.providers.cpu.program.variants import Refusal
 
-AXES = ("z", "y", "x")
 MIN_NHWC_LANES = 8
 """Vector lanes from which on images are laid out as NHWC (``layout.nhwc``)."""
 
@@ -162,16 +159,6 @@ class WindowGeometry:
         sizes = zip(x.shape[2:], self.size, self.window.pads, strict=True)
         z, y, along = (AxisArgs[Ref, Known](*each) for each in sizes)
         return WindowArgs(Ref.of(x), x.shape[0], ImageStrides(*x.strides), AxesArgs(z, y, along))
-
-    def args(self) -> dict[str, Ref | Known | float]:
-        """The arguments of the parameters that ``geometry_params`` declares."""
-        x = self.x
-        found: dict[str, Ref | Known | float] = {"x": Ref.of(x), "batch": x.shape[0]}
-        found |= {f"x_{name}": s for name, s in zip(("b", "c", *AXES), x.strides, strict=True)}
-        for i, name in enumerate(AXES):
-            sizes = {"in": x.shape[2 + i], "out": self.size[i], "pad": self.window.pads[i]}
-            found |= {f"{what}_{name}": d for what, d in sizes.items()}
-        return found
 
     def epilogue(self, group: Convolution | Pool) -> tuple[Epilogue, EpilogueArgs[Ref, Known]]:
         """The epilogue and its operands: channels are the rows of its matrices, the pixels of a row the columns."""
@@ -321,17 +308,3 @@ class WindowArgs(Arguments[M, N]):
     @property
     def pad(self) -> tuple[N, N, N]:
         return self.axes.z.pad, self.axes.y.pad, self.axes.x.pad
-
-
-def geometry_params(dtype: DType) -> Params:
-    """Parameters of an image: memory, strides, sizes, padding, and the sizes of the output."""
-    numbers = ["batch", *(f"x_{name}" for name in ("b", "c", *AXES))]
-    numbers += [f"{what}_{name}" for name in AXES for what in ("in", "out", "pad")]
-    return {"x": (dtype,), **dict.fromkeys(numbers, i64)}
-
-
-def sizes(memory: Mapping[str, object], what: str) -> list[Val]:
-    """The run-time numbers ``in``, ``out`` or ``pad`` of each axis."""
-    found = [memory[f"{what}_{name}"] for name in AXES]
-    assert all(isinstance(v, Val) for v in found)
-    return [v for v in found if isinstance(v, Val)]

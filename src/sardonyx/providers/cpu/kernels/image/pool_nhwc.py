@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
@@ -16,14 +16,13 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Apply, Expression, Pool, Storage, Window
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.common.nhwc_window import (
     NhwcWindow,
+    NhwcWindowArgs,
     NhwcWindowConfig,
     SlidingWindow,
-    nhwc_window_params,
 )
-from sardonyx.providers.cpu.kernels.common.window import AXES
+from sardonyx.providers.cpu.kernels.conv.image_epilogue import writes_of
 from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK
 from sardonyx.providers.cpu.kernels.math.reducers import extreme, lowest
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat, named
@@ -68,14 +67,13 @@ def steps(group: Pool, analysis: Analysis) -> list[Step]:
     flops = dims.known(dims.product((config.taps.count, *group.box))) or 0
     spec = pool_nhwc(kind=group.kind, config=config, x_dtype=found.x_dtype, epilogue=epilogue)
     variant = f"{config.pixels} pixels x {'32' if config.compares_bits else 'a vector of'} channels"
-    args = {**found.args, **_named(counted_padding(group))}
-    writes = epilogue.writes | ({"image"} if config.terms else set())
-    return [Step(spec, args, writes, group.nodes, 0, flops, found.geometry.nbytes, variant)]
+    args = PoolNhwcArgs(found.operand, counted_padding(group))
+    return [Step(spec, flat(args=args), writes_of(epilogue), group.nodes, 0, flops, found.geometry.nbytes, variant)]
 
 
 def _moves_packed_bits(found: NhwcWindow) -> bool:
     """Whether a packed image of one bf16 term becomes another one, without an epilogue and in whole channel blocks."""
-    config, channels, epilogue = found.config, found.args["channels"], found.epilogue
+    config, channels, epilogue = found.config, found.operand.channels, found.epilogue
     is_whole = isinstance(channels, int) and channels % BLOCK == 0
     is_alone = len(epilogue.names) == 1 and not epilogue.expression.steps
     return config.is_blocked and config.terms == 1 and found.x_dtype is bf16 and is_whole and is_alone
@@ -145,20 +143,35 @@ def counted_padding_declared(kind: str) -> CountedAxes[Memory, DType] | None:
     return CountedAxes(axis, axis, axis) if kind == MEAN else None
 
 
-def _named(counted: CountedAxes[Any, Any] | None) -> dict[str, Any]:
-    return {} if counted is None else flat(counted=counted)
+@dataclass(frozen=True)
+class PoolNhwcArgs(Arguments[M, N]):
+    """The parameters of ``pool_nhwc``."""
+
+    is_inline: ClassVar[bool] = True
+    image: NhwcWindowArgs[M, N]
+    counted: CountedAxes[M, N] | None
+    """Of means."""
 
 
 def _params(kind: str, config: NhwcWindowConfig, x_dtype: DType, epilogue: Epilogue) -> Params:
-    return {**nhwc_window_params(config, x_dtype, epilogue), **_named(counted_padding_declared(kind))}
+    return {"args": PoolNhwcArgs(NhwcWindowArgs.declared(config, x_dtype, epilogue), counted_padding_declared(kind))}
 
 
 @kernel(_params)
 def pool_nhwc(
-    k: Kernel, *, kind: str, config: NhwcWindowConfig, x_dtype: DType, epilogue: Epilogue, **memory: Any
+    k: Kernel,
+    args: PoolNhwcArgs[Buf, Val],
+    *,
+    kind: str,
+    config: NhwcWindowConfig,
+    x_dtype: DType,
+    epilogue: Epilogue,
 ) -> None:
+    if args.counted is not None:
+        _Mean(k, config, epilogue, args.image, args.counted).slide()
+        return
     largest = _LargestBits if config.compares_bits else _Largest
-    (largest if kind == MAX else _Mean if kind == MEAN else _Sum)(k, config, epilogue, memory).slide()
+    (largest if kind == MAX else _Sum)(k, config, epilogue, args.image).slide()
 
 
 class _Sum(SlidingWindow):
@@ -167,12 +180,19 @@ class _Sum(SlidingWindow):
 
 
 class _Mean(_Sum):
+    def __init__(
+        self, k: Kernel, config: NhwcWindowConfig, epilogue: Epilogue, args: NhwcWindowArgs[Buf, Val],
+        counted: CountedAxes[Buf, Val],
+    ) -> None:  # fmt: skip
+        super().__init__(k, config, epilogue, args)
+        self.counted = counted
+
     def counts(self, place: Sequence[Val]) -> Val:
         found = [self._count(axis, p) for axis, p in enumerate(place)]
         return self.k.cast(found[0] * found[1] * found[2], self.config.dtype)
 
     def _count(self, axis: int, place: Val) -> Val:
-        before, after = (number(self.memory, f"{what}_{AXES[axis]}") for what in ("before", "after"))
+        before, after = self.counted.of(axis)
         start = place * self.taps.strides[axis] - self.pad[axis]
         first, last = self.range(axis, start, -before, self.size[axis] + after)
         return last - first
