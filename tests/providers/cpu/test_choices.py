@@ -115,11 +115,11 @@ def test_forced_variants_give_the_same_answers(
 REACHED = {
     "sapphirerapids": {
         "attention.amx", "attention.vector", "gemm.amx", "gemm.int8_slices", "gemm.vector", "conv.int8_slices",
-        "conv.on_tiles", "conv.direct", "conv.nhwc", "conv.few_outputs",
+        "conv.on_tiles", "conv.direct", "conv.nhwc", "conv.im2col",
     },
     "skylake-avx512": {
-        "conv.stem", "conv.few_filters", "conv.winograd_nhwc", "conv.winograd_nchw", "conv.nhwc", "conv.depthwise_nhwc",
-        "conv.depthwise_nchw", "conv.pointwise_nchw", "conv.few_outputs", "conv.direct", "image.pool_nhwc",
+        "conv.stem", "conv.dot_product", "conv.winograd_nhwc", "conv.winograd_nchw", "conv.nhwc", "conv.depthwise_nhwc",
+        "conv.depthwise_nchw", "conv.pointwise_nchw", "conv.im2col", "conv.direct", "image.pool_nhwc",
         "image.pool_nchw", "loops.interleave", "loops.copy", "loops.loop",
     },
 }  # fmt: skip

@@ -33,7 +33,7 @@ from sardonyx.providers.cpu.kernels.common.nhwc_window import (
     OutputTile,
 )
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, nhwc_matrix
-from sardonyx.providers.cpu.kernels.conv import few_outputs, nhwc, on_tiles
+from sardonyx.providers.cpu.kernels.conv import im2col, nhwc, on_tiles
 from sardonyx.providers.cpu.kernels.conv.depthwise_nhwc import DepthwiseWindow, weights_of
 from sardonyx.providers.cpu.kernels.conv.image_epilogue import writes_of
 from sardonyx.providers.cpu.kernels.gemm.vector import MicroTileShape, micro_kernel
@@ -99,7 +99,7 @@ def _supports_pointwise(group: Convolution, analysis: Analysis) -> bool:
     )
     if not is_pointwise or group.x.dtype is not f32 or analysis.isa.name == "neon":
         return False
-    if few_outputs.has_few_outputs(group, analysis) is not False:
+    if im2col.has_few_outputs(group, analysis) is not False:
         return False
     if not nhwc.suits(group) or not nhwc.has_nhwc_views(group):
         return False

@@ -47,8 +47,8 @@ MIN_BLOCK, MAX_BLOCK = 56, 96
 """Winograd tiles of a block: fewer would read the weights too often, the sums of more would leave the cache."""
 MIN_TILES = 32
 """Winograd tiles of all images: with fewer, reading the weights dominates, which are 16 numbers in place of 9."""
-PIECE = 8
-"""Winograd tiles that are transformed and finished at once."""
+SEGMENT = 8
+"""Winograd tiles of a row that are transformed and finished at once."""
 CHUNKS = 2
 """Work items of a thread, at least; panels are divided too where blocks are few."""
 
@@ -90,7 +90,7 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     return [Step(spec, flat(args=args), epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
 
 
-# -- scratch memory: sums of products, outputs of a piece, V
+# -- scratch memory: sums of products, outputs of a segment, V
 
 
 def _distance(channels: int) -> int:
@@ -111,7 +111,7 @@ def _most(channels: int, shape: MicroTileShape, isa: Isa) -> int:
 
 def _scratch_nbytes(channels: int, shape: MicroTileShape, isa: Isa) -> int:
     seen = ELEMENTS * _most(channels, shape, isa) * _distance(channels)
-    return ((ELEMENTS * _rows(shape) + 4 * PIECE) * shape.columns(isa, f32) + seen) * 4
+    return ((ELEMENTS * _rows(shape) + 4 * SEGMENT) * shape.columns(isa, f32) + seen) * 4
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def conv_winograd_nhwc(
         with k.loop(chunk * panels // chunks, (chunk + 1) * panels // chunks) as panel:
             columns, weights = k.min(filters - panel * nr, nr), u.at(panel * channels * nr)
             block.multiply(weights, panels * channels * nr)
-            for top, left, many in block.pieces():
+            for top, left, many in block.segments():
                 with k.when(block.outputs(top, left, many), likely=False):
                     block.f32_fallback(weights, panels * channels * nr, top, left, many)
                 with k.loop(0, k.min(out_y - top * 2, 2)) as y:
@@ -173,7 +173,7 @@ def conv_winograd_nhwc(
                     finish = BoundEpilogue(k, epilogue, args.epilogue, filters, place)
                     row = first + k.select(is_one, line * out_x, 0)
                     made = k.min(many * 2, out_x - first)
-                    finish.tile(block.out.at(y * (2 * PIECE * nr)), nr, row, made, panel * nr, columns, width=nr)
+                    finish.tile(block.out.at(y * (2 * SEGMENT * nr)), nr, row, made, panel * nr, columns, width=nr)
 
 
 @dataclass(frozen=True)
@@ -210,13 +210,13 @@ class _Block:
 
     @property
     def out(self) -> Buf:
-        """Outputs of a piece as [2][pixel][filter]."""
+        """Outputs of a segment as [2][pixel][filter]."""
         return self.sums.at(ELEMENTS * self.kind)
 
     @property
     def seen(self) -> Buf:
         """V as [16][tile][channel]."""
-        return self.out.at(4 * PIECE * self.nr)
+        return self.out.at(4 * SEGMENT * self.nr)
 
     def transform(self) -> None:
         """Compute V of all channels."""
@@ -271,16 +271,16 @@ class _Block:
                         found = micro_kernel(k, a, weights.at(these), many, f32, self.shape, ahead, pace)
                         accumulate(k, found, into, c > 0)
 
-    def pieces(self) -> Iterator[tuple[Val, Val, Val]]:
-        """Loops over pieces: gives the row of tiles, the first tile and their number."""
+    def segments(self) -> Iterator[tuple[Val, Val, Val]]:
+        """Loops over segments: gives the row of tiles, the first tile and their number."""
         k, end = self.k, self.begin + self.count
         with k.loop(self.begin // self.wide, ceil_div(end, self.wide)) as y:
             start, stop = k.max(self.begin - y * self.wide, 0), k.min(end - y * self.wide, self.wide)
-            with k.loop(start, stop, PIECE) as x:
-                yield y, x, k.min(stop - x, PIECE)
+            with k.loop(start, stop, SEGMENT) as x:
+                yield y, x, k.min(stop - x, SEGMENT)
 
     def outputs(self, y: Val, x: Val, many: Val) -> Val:
-        """The output transform of a piece; returns whether an output is not finite."""
+        """The output transform of a segment; returns whether an output is not finite."""
         k, lanes, nr = self.k, self.lanes, self.nr
         not_finite, place = k.var(k.zeros(f32, lanes)), y * self.wide + x - self.begin
         with k.loop(0, many) as i, k.loop(0, nr, lanes) as j:
@@ -291,11 +291,11 @@ class _Block:
                 left, right = output_transform(row)
                 not_finite.set(not_finite.get() + (left + right) * 0.0)
                 for at, value in enumerate((left, right)):
-                    self.out.store((down * 2 * PIECE + i * 2 + at) * nr + j, value)
+                    self.out.store((down * 2 * SEGMENT + i * 2 + at) * nr + j, value)
         return not_finite.get().ne(0.0).any()
 
     def f32_fallback(self, weights: Buf, kind: Val, y: Val, x: Val, many: Val) -> None:
-        """Recompute the outputs of a piece directly."""
+        """Recompute the outputs of a segment directly."""
         k, lanes, window = self.k, self.lanes, self.args.window
         (_, in_y, in_x), (_, pad_y, pad_x) = window.size, window.pad
         with k.loop(0, 2) as down, k.loop(0, many * 2) as i, k.loop(0, self.nr, lanes) as j:
@@ -310,4 +310,4 @@ class _Block:
                         with k.when((at_y >= 0) & (at_y < in_y) & (at_x >= 0) & (at_x < in_x)):
                             place = at_y * window.strides.y + at_x * window.strides.x + c
                             total.set(k.multiply_add(k.splat(self.x.load(place), lanes), w, total.get()))
-            self.out.store((down * 2 * PIECE + i) * self.nr + j, total.get())
+            self.out.store((down * 2 * SEGMENT + i) * self.nr + j, total.get())

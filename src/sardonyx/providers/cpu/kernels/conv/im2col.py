@@ -19,7 +19,7 @@ from sardonyx.lower import views
 from sardonyx.lower.groups import Contraction, Convolution, Storage, View
 from sardonyx.providers.cpu.kernels.common.matrices import problem
 from sardonyx.providers.cpu.kernels.common.window import TapsArgs, WindowArgs, WindowGeometry, refusal
-from sardonyx.providers.cpu.kernels.conv import few_filters, on_tiles, stem
+from sardonyx.providers.cpu.kernels.conv import dot_product, on_tiles, stem
 from sardonyx.providers.cpu.kernels.gemm.contraction import multiply_adds
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
@@ -48,7 +48,7 @@ def has_few_outputs(group: Convolution, analysis: Analysis) -> bool | SizeRange:
     return SizeRange(outputs, most=most) if is_open else False
 
 
-def few_outputs(group: Convolution, analysis: Analysis) -> SizeRange | None:
+def few_output_sizes(group: Convolution, analysis: Analysis) -> SizeRange | None:
     """The lengths of a sequence up to which a convolution has few outputs."""
     found = has_few_outputs(group, analysis)
     return found if isinstance(found, SizeRange) else None
@@ -74,8 +74,8 @@ def _is_read_as_nhwc(group: Convolution, analysis: Analysis) -> bool:
     allows = analysis.target.policy.allows
     if allows("conv.stem") and stem.as_stem(group, analysis.isa) is not None:
         return True
-    is_allowed = allows("conv.few_filters", "conv.winograd_nhwc", "conv.nhwc")
-    return is_allowed and few_filters.reads_nhwc(group, analysis)
+    is_allowed = allows("conv.dot_product", "conv.winograd_nhwc", "conv.nhwc")
+    return is_allowed and dot_product.reads_nhwc(group, analysis)
 
 
 def steps(group: Convolution, analysis: Analysis) -> list[Step]:

@@ -86,11 +86,11 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     epilogue, operands = Epilogue.over(group.epilogue, extra, outputs, lines.length, 2)
     lanes = lanes_of(isa.lanes, dtype)
     weights = _packed(group, lanes)
-    args = FewFiltersArgs[Ref, Known](
+    args = DotProductArgs[Ref, Known](
         geometry.operand, Ref(weights), channels=channels, lines=lines.count, length=lines.length,
         taps=geometry.taps.operand, epilogue=operands,
     )  # fmt: skip
-    spec = conv_few_filters(dtype=dtype, filters=filters, is_padded=not is_inside(geometry), epilogue=epilogue)
+    spec = conv_dot_product(dtype=dtype, filters=filters, is_padded=not is_inside(geometry), epilogue=epilogue)
     flops = dims.known(dims.product((2 * geometry.taps.count, channels, *group.box))) or 0
     scratch = Block.nbytes(BLOCK) + filters * BLOCK * dtype.bits // 8
     why = f"{filters} filters, channels along the lanes, NHWC"
@@ -119,13 +119,13 @@ def _packed(group: Convolution, lanes: int) -> Packed:
         out[:] = wide.reshape(taps, vectors, lanes, filters).transpose(0, 1, 3, 2).reshape(-1)
         return out
 
-    key = ("few filters", identity(tensor), w.offset, shape, lanes)
+    key = ("dot product", identity(tensor), w.offset, shape, lanes)
     return Packed("constant", w.dtype, elements, w.storage.value, key=key, make=make)
 
 
 @dataclass(frozen=True)
-class FewFiltersArgs(Arguments[M, N]):
-    """The parameters of ``conv_few_filters``."""
+class DotProductArgs(Arguments[M, N]):
+    """The parameters of ``conv_dot_product``."""
 
     is_inline: ClassVar[bool] = True
     window: WindowArgs[M, N]
@@ -140,12 +140,12 @@ class FewFiltersArgs(Arguments[M, N]):
 
 def _params(dtype: DType, filters: int, is_padded: bool, epilogue: Epilogue) -> Params:
     window, taps = WindowArgs.declared(dtype), TapsArgs.declared()
-    return {"args": FewFiltersArgs[Memory, DType](window, Memory(dtype), i64, i64, i64, taps, epilogue.declared)}
+    return {"args": DotProductArgs[Memory, DType](window, Memory(dtype), i64, i64, i64, taps, epilogue.declared)}
 
 
 @kernel(_params)
-def conv_few_filters(
-    k: Kernel, args: FewFiltersArgs[Buf, Val], *, dtype: DType, filters: int, is_padded: bool, epilogue: Epilogue
+def conv_dot_product(
+    k: Kernel, args: DotProductArgs[Buf, Val], *, dtype: DType, filters: int, is_padded: bool, epilogue: Epilogue
 ) -> None:
     lines, length = args.lines, args.length
     blocks = ceil_div(length, BLOCK)
@@ -166,7 +166,7 @@ def conv_few_filters(
 
 
 def _filter_sums(
-    k: Kernel, args: FewFiltersArgs[Buf, Val], block: Block, rows: list[Val], filters: int, is_padded: bool
+    k: Kernel, args: DotProductArgs[Buf, Val], block: Block, rows: list[Val], filters: int, is_padded: bool
 ) -> list[Val]:
     """The sums of some pixels, one vector for each filter."""
     channels, dtype = args.channels, args.w.dtype
