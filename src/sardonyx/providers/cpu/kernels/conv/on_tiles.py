@@ -203,12 +203,10 @@ def _whatever_the_layout(ask: Asked) -> Asked:
         x, w = group.x, group.w
         is_pointwise = all(isinstance(step, Apply) for step in group.epilogue.steps)
         key = (
-            ask.__name__, x.dtype, x.shape, group.box, group.window, group.groups, w.storage.number, w.dtype, w.shape,
-            w.offset, is_pointwise,
+            x.dtype, x.shape, group.box, group.window, group.groups, w.storage.number, w.dtype, w.shape, w.offset,
+            is_pointwise,
         )  # fmt: skip
-        if key not in analysis.tile_refusals:
-            analysis.tile_refusals[key] = ask(group, analysis)
-        return analysis.tile_refusals[key]
+        return analysis.once(f"conv.on_tiles.{ask.__name__}", group, lambda given: ask(given, analysis), key=key)
 
     return asked
 
