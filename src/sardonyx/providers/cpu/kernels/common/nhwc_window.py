@@ -23,7 +23,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution, Pool
 from sardonyx.providers.cpu.kernels.common.epilogue import BROADCAST, UNIT, Access, BoundEpilogue, Epilogue
-from sardonyx.providers.cpu.kernels.common.window import Taps, WindowArgs, WindowGeometry, nhwc_matrix
+from sardonyx.providers.cpu.kernels.common.window import Taps, WindowArgs, WindowGeometry, nhwc_matrix, taps_before
 from sardonyx.providers.cpu.kernels.conv import on_tiles
 from sardonyx.providers.cpu.kernels.conv.image_epilogue import PACKED, ImageEpilogueArgs, packed_pixels
 from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, PackedImageLayout
@@ -256,12 +256,8 @@ class SlidingWindow(ABC):
 
     def range(self, axis: int, start: Val, low: Operand, high: Operand) -> tuple[Val, Val]:
         """The taps that read elements from ``low`` up to ``high``; the first tap reads the one at ``start``."""
-        k, kernel, dilation = self.k, self.taps.kernel[axis], self.taps.dilations[axis]
-
-        def below(limit: Operand) -> Val:
-            return k.min((k.max(limit - start, 0) + (dilation - 1)) // dilation, kernel)
-
-        return below(low), below(high)
+        k, taps = self.k, self.taps
+        return taps_before(k, taps, axis, start, low), taps_before(k, taps, axis, start, high)
 
     def _block_length(self, total: Val, most: Val, unit: int) -> Val:
         """The length of equal blocks of a total: at most about ``most``, a multiple of ``unit``."""

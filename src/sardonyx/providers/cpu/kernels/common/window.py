@@ -18,7 +18,8 @@ from sardonyx.lower.groups import Apply, Convolution, Pool, View, Window
 from sardonyx.providers.cpu.kernels.common.epilogue import Access, Epilogue, EpilogueArgs, operands_of
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
-from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f16, f32, f64, i64, register_dtype
+from sardonyx.providers.cpu.language.dsl import Kernel
+from sardonyx.providers.cpu.language.values import Buf, Operand, Val, bf16, f16, f32, f64, i64, register_dtype
 from sardonyx.providers.cpu.program.steps import Ref
 from sardonyx.providers.cpu.program.variants import Refusal
 
@@ -308,3 +309,9 @@ class WindowArgs(Arguments[M, N]):
     @property
     def pad(self) -> tuple[N, N, N]:
         return self.axes.z.pad, self.axes.y.pad, self.axes.x.pad
+
+
+def taps_before(k: Kernel, taps: Taps, axis: int, first: Val, limit: Operand) -> Val:
+    """How many taps along an axis read elements before ``limit``; the first of them reads the one at ``first``."""
+    dilation = taps.dilations[axis]
+    return k.min((k.max(limit - first, 0) + (dilation - 1)) // dilation, taps.kernel[axis])

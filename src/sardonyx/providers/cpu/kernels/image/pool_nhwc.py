@@ -7,7 +7,7 @@ an AMX convolution packed for another are compared as integers, 32 channels at a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -25,7 +25,7 @@ from sardonyx.providers.cpu.kernels.common.nhwc_window import (
 from sardonyx.providers.cpu.kernels.conv.image_epilogue import writes_of
 from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK
 from sardonyx.providers.cpu.kernels.math.reducers import extreme, lowest
-from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat, named
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bf16, i16, i64, register_dtype, u16
 from sardonyx.providers.cpu.program.analysis import Analysis
@@ -109,38 +109,21 @@ def _separated(group: Pool) -> tuple[Pool, Pool] | None:
 class CountedPadding(Arguments[M, N]):
     """How much of the padding counts as elements of a mean, in front of an axis and after it."""
 
-    before: N = field(metadata=named("before_{}"))
-    after: N = field(metadata=named("after_{}"))
+    before: N
+    after: N
 
 
-@dataclass(frozen=True)
-class CountedAxes(Arguments[M, N]):
-    """The same for all axes."""
-
-    is_inline: ClassVar[bool] = True
-    z: CountedPadding[M, N]
-    y: CountedPadding[M, N]
-    x: CountedPadding[M, N]
-
-    def of(self, axis: int) -> tuple[N, N]:
-        """Of an axis: before and after."""
-        found = (self.z, self.y, self.x)[axis]
-        return found.before, found.after
-
-
-def counted_padding(group: Pool) -> CountedAxes[Ref, Known] | None:
-    """How much of the padding of a mean counts as elements; None of other kinds."""
+def counted_padding(group: Pool) -> tuple[CountedPadding[Ref, Known], ...] | None:
+    """How much of the padding of a mean counts as elements, for each axis; None of other kinds."""
     if group.kind != MEAN:
         return None
     lead = (0,) * (3 - len(group.window.pads))
     before, after = ((0,) * 3,) * 2 if group.ends is None else (lead + group.window.pads, lead + group.ends)
-    z, y, x = (CountedPadding[Ref, Known](*both) for both in zip(before, after, strict=True))
-    return CountedAxes(z, y, x)
+    return tuple(CountedPadding(*both) for both in zip(before, after, strict=True))
 
 
-def counted_padding_declared(kind: str) -> CountedAxes[Memory, DType] | None:
-    axis = CountedPadding[Memory, DType](i64, i64)
-    return CountedAxes(axis, axis, axis) if kind == MEAN else None
+def counted_padding_declared(kind: str) -> tuple[CountedPadding[Memory, DType], ...] | None:
+    return (CountedPadding(i64, i64),) * 3 if kind == MEAN else None
 
 
 @dataclass(frozen=True)
@@ -149,7 +132,7 @@ class PoolNhwcArgs(Arguments[M, N]):
 
     is_inline: ClassVar[bool] = True
     image: NhwcWindowArgs[M, N]
-    counted: CountedAxes[M, N] | None
+    counted: tuple[CountedPadding[M, N], ...] | None
     """Of means."""
 
 
@@ -182,7 +165,7 @@ class _Sum(SlidingWindow):
 class _Mean(_Sum):
     def __init__(
         self, k: Kernel, config: NhwcWindowConfig, epilogue: Epilogue, args: NhwcWindowArgs[Buf, Val],
-        counted: CountedAxes[Buf, Val],
+        counted: tuple[CountedPadding[Buf, Val], ...],
     ) -> None:  # fmt: skip
         super().__init__(k, config, epilogue, args)
         self.counted = counted
@@ -192,9 +175,8 @@ class _Mean(_Sum):
         return self.k.cast(found[0] * found[1] * found[2], self.config.dtype)
 
     def _count(self, axis: int, place: Val) -> Val:
-        before, after = self.counted.of(axis)
-        start = place * self.taps.strides[axis] - self.pad[axis]
-        first, last = self.range(axis, start, -before, self.size[axis] + after)
+        counted, start = self.counted[axis], place * self.taps.strides[axis] - self.pad[axis]
+        first, last = self.range(axis, start, -counted.before, self.size[axis] + counted.after)
         return last - first
 
     def result(self, total: Val, counted: Val | None) -> Val:
