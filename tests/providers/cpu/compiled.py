@@ -32,7 +32,7 @@ class _Arrays(Memory):
         self._flat[storage.number] = np.ascontiguousarray(array).reshape(-1)
 
 
-NHWC_VARIANTS = ("conv.stem", "conv.few_filters", "conv.winograd_nhwc", "conv.nhwc", "conv.depthwise_nhwc")
+NHWC_VARIANTS = ("conv.stem", "conv.dot_product", "conv.winograd_nhwc", "conv.nhwc", "conv.depthwise_nhwc")
 
 
 class Compiled:

@@ -40,6 +40,9 @@ TEXTS = {
         { y = Conv<strides = [2, 2]>(x, w) }""",
     "depthwise": """g (float[2, 20, 9, 11] x, float[20, 1, 3, 3] w) => (float[2, 20, 9, 11] y)
         { y = Conv<pads = [1, 1, 1, 1], group = 20>(x, w) }""",
+    "inverted residual": """g
+        (float[1, 16, 14, 14] x, float[96, 16, 1, 1] w, float[96, 1, 3, 3] w2) => (float[1, 96, 14, 14] y)
+        { z = Conv(x, w) t = Relu(z) y = Conv<pads = [1, 1, 1, 1], group = 96>(t, w2) }""",
     "grouped": """g (float[1, 12, 9, 11] x, float[16, 3, 3, 3] w) => (float[1, 16, 7, 9] y)
         { y = Conv<group = 4>(x, w) }""",
     "sequence": "g (float[1, 24, n] x, float[32, 24, 3] w) => (float[1, 32, m] y) { y = Conv(x, w) }",
@@ -62,8 +65,8 @@ def model(name: str) -> tuple[bytes, dict[str, Any], list[Any]]:
         for value in list(proto.graph.input):
             dims = value.type.tensor_type.shape.dim
             array = rng.standard_normal([d.dim_value or SIZES[d.dim_param] for d in dims]).astype(np.float32)
-            if value.name == "w":
-                proto.graph.initializer.append(onnx.numpy_helper.from_array(array, "w"))
+            if value.name.startswith("w"):
+                proto.graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
                 proto.graph.input.remove(value)
             else:
                 feeds[value.name] = array
@@ -115,11 +118,11 @@ def test_forced_variants_give_the_same_answers(
 REACHED = {
     "sapphirerapids": {
         "attention.amx", "attention.vector", "gemm.amx", "gemm.int8_slices", "gemm.vector", "conv.int8_slices",
-        "conv.on_tiles", "conv.direct", "conv.nhwc", "conv.few_outputs",
+        "conv.on_tiles", "conv.direct", "conv.nhwc", "conv.im2col",
     },
     "skylake-avx512": {
-        "conv.stem", "conv.few_filters", "conv.winograd_nhwc", "conv.winograd_nchw", "conv.nhwc", "conv.depthwise_nhwc",
-        "conv.depthwise_nchw", "conv.pointwise_nchw", "conv.few_outputs", "conv.direct", "image.pool_nhwc",
+        "conv.stem", "conv.dot_product", "conv.winograd_nhwc", "conv.winograd_nchw", "conv.nhwc", "conv.depthwise_nhwc",
+        "conv.depthwise_nchw", "conv.pointwise_nchw", "conv.im2col", "conv.direct", "image.pool_nhwc",
         "image.pool_nchw", "loops.interleave", "loops.copy", "loops.loop",
     },
 }  # fmt: skip
@@ -165,6 +168,15 @@ def test_the_record_of_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusals["conv.nhwc"] == "conv.direct forced by session.kernel.force"
 
 
+def test_a_pair_has_the_refusals_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SARDONYX_CPU", "skylake-avx512")
+    rows = [row for part in session_of(model("inverted residual")[0]).explain(stage="cpu").parts for row in part]
+    refusals = next(row.refusals for row in rows if row.chosen == "conv.pointwise_depthwise")
+    assert ("conv.winograd_nhwc", "the window is not 3 x 3 of stride 1") in refusals, "of the pointwise convolution"
+    assert ("conv.nhwc", "depthwise") in refusals, "of the depthwise one"
+    assert len(set(refusals)) == len(refusals)
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -200,5 +212,6 @@ def test_groups_are_written_after_every_pass(tmp_path: Path, monkeypatch: pytest
     check(session_of(model("deep")[0]), "deep", "highest")
     (part,) = (tmp_path / "new").iterdir()
     files = sorted(part.iterdir())
-    assert [file.name[3:-4] for file in files] == [one.name for one in (*pipeline.LAYOUT, *pipeline.SELECTION)]
+    names = [one.name for one in (*pipeline.LAYOUT, *pipeline.SELECTION)]
+    assert [file.name[3:-4] for file in files] == names and len(set(names)) == len(names)
     assert "Convolution (Conv node" in files[0].read_text() and "  conv." in files[-1].read_text()

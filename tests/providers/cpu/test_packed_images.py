@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from sardonyx.providers.cpu import pipeline
 from sardonyx.providers.cpu.codegen.launch import Launch
 from sardonyx.providers.cpu.kernels.conv import on_tiles
-from sardonyx.providers.cpu.kernels.conv.image_epilogue import PACKED, load_terms, store_terms
+from sardonyx.providers.cpu.kernels.conv.image_epilogue import PACKED, PackedPixels
 from sardonyx.providers.cpu.language.dsl import Kernel, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bf16, f32, i64
 from sardonyx.providers.cpu.layout import packed_images
@@ -31,22 +31,25 @@ NAMES = {1: "medium", 2: "high", 3: "highest"}
 # -- numbers
 
 
-@kernel(x=(f32,), image=(bf16,), y=(f32,), channels=i64, image_col=i64, image_term=i64, image_room=i64)
-def there_and_back(k: Kernel, x: Buf, image: Buf, y: Buf, channels: Val, *, terms: int, **memory: Val) -> None:
+@kernel(x=(f32,), image=(bf16,), y=(f32,), channels=i64, block=i64, term=i64, room=i64)
+def there_and_back(
+    k: Kernel, x: Buf, image: Buf, y: Buf, channels: Val, block: Val, term: Val, room: Val, *, terms: int
+) -> None:
     """The channels of one pixel into terms, and out of them."""
+    pixels = PackedPixels(block, term, terms)
     with k.loop(0, channels, 16) as c:
         t = Tile(c, 16, k.mask(channels - c, 16))
-        store_terms(image, memory, "image", t, x.load(t), terms)
+        pixels.store(image, room, t, x.load(t))
     with k.loop(0, channels, 16) as c:
         t = Tile(c, 16, k.mask(channels - c, 16))
-        y.store(t, load_terms(image, memory, "image", t, terms))
+        y.store(t, pixels.load(image, t))
 
 
 def back(x: Array, terms: int, cpu: str | None = None) -> Array:
     block, room = terms * 32 * 3, -(-x.size // 32) * 32
     image, y = np.zeros(room // 32 * block, bf16.numpy), np.full(x.size, 7, np.float32)
     given = {"x": x, "image": image, "y": y, "channels": x.size}
-    given |= {"image_col": block, "image_term": 32, "image_room": room}
+    given |= {"block": block, "term": 32, "room": room}
     Launch(there_and_back(terms=terms), given, isa=isa.named(cpu), checked=True)()
     return y
 

@@ -60,9 +60,9 @@ def _layout(name: str, rewrite: Callable[[Groups, Analysis], Groups]) -> Pass:
     return Pass(name, lambda groups, analysis: (rewrite(groups, analysis), analysis))
 
 
-def _finding(name: str, find: Callable[[Groups, Analysis], Any]) -> Pass:
-    """A pass that computes the field of the analysis that it is named for."""
-    field = name.replace("-", "_")
+def _finding(name: str, find: Callable[[Groups, Analysis], Any], *, field: str | None = None) -> Pass:
+    """A pass that computes a field of the analysis, by default the one that it is named for."""
+    field = field or name.replace("-", "_")
     return Pass(name, lambda groups, analysis: (groups, replace(analysis, **{field: find(groups, analysis)})))
 
 
@@ -82,7 +82,7 @@ SELECTION = (
     _finding("packed-operands", lambda groups, a: {} if a.is_inside else packed_operands.packed_operands(groups, a)),
     _finding("fused-pairs", pointwise_depthwise.fusable_pairs),
     _finding("summed-pairs", lambda groups, a: {} if a.is_inside else summed_pair.summed_pairs(groups, a)),
-    _finding("choices", conv_pairs.choices_of_pairs),
+    _finding("choices-of-pairs", conv_pairs.choices_of_pairs, field="choices"),
     _finding("unsigned", lambda groups, a: never_negative(groups) if a.isa.amx else frozenset()),
     _finding("images", packed_images.images),
 )

@@ -49,8 +49,8 @@ from sardonyx.providers.cpu.kernels.conv import (
     depthwise_nchw,
     depthwise_nhwc,
     direct,
-    few_filters,
-    few_outputs,
+    dot_product,
+    im2col,
     nhwc,
     on_tiles,
     pointwise_depthwise,
@@ -94,9 +94,7 @@ def _product(name: str, steps: Callable[[Problem, Analysis], list[Step]], suppor
 _FEW_ROWS = FewSizes(
     lambda group, analysis: contraction.few_rows(problem_of(group, analysis), analysis), ("gemm.vector",)
 )
-_FEW_OUTPUTS = FewSizes(
-    few_outputs.few_outputs, ("conv.few_filters", "conv.winograd_nhwc", "conv.nhwc", "conv.few_outputs")
-)
+_FEW_OUTPUTS = FewSizes(im2col.few_output_sizes, ("conv.dot_product", "conv.winograd_nhwc", "conv.nhwc", "conv.im2col"))
 
 VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
     Attention: (
@@ -117,13 +115,13 @@ VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
         ),
     ),
     Convolution: (
-        Variant("conv.few_outputs", few_outputs.steps, few_outputs.supports, few_outputs.pays),
+        Variant("conv.im2col", im2col.steps, im2col.supports, im2col.pays),
         Variant("conv.int8_slices", conv_int8_slices.steps, conv_int8_slices.supports, on_tiles.pays, few=_FEW_OUTPUTS),
         Variant("conv.on_tiles", on_tiles.steps, on_tiles.supports, on_tiles.pays, few=_FEW_OUTPUTS),
         Variant("conv.stem", stem.steps, stem.supports),
-        Variant("conv.few_filters", few_filters.steps, few_filters.supports, few_filters.pays),
+        Variant("conv.dot_product", dot_product.steps, dot_product.supports, dot_product.pays),
         Variant("conv.winograd_nhwc", winograd_nhwc.steps, winograd_nhwc.supports, winograd_nhwc.pays),
-        Variant("conv.nhwc", nhwc.steps, nhwc.supports, few_filters.fills_vectors),
+        Variant("conv.nhwc", nhwc.steps, nhwc.supports, dot_product.fills_vectors),
         Variant(
             "conv.winograd_nchw", winograd_nchw.steps, winograd_nchw.supports, winograd_nchw.pays, few=_FEW_OUTPUTS
         ),

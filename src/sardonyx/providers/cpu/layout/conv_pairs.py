@@ -1,8 +1,8 @@
-"""Convolutions that one step carries out together: their choices are the pair's."""
+"""Convolutions that one step carries out together: their choices are the pair's, with the refusals of both."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sardonyx.lower.groups import Convolution, Group
@@ -19,14 +19,16 @@ def choices_of_pairs(groups: Sequence[Group], analysis: Analysis) -> dict[int, C
     for group in groups:
         if not isinstance(group, Convolution):
             continue
-        written = {view.storage for view in group.outputs}
-        is_first, is_second = not written.isdisjoint(fused), not written.isdisjoint(summed)
-        if is_first or group.x.storage in fused:
-            found[id(group)] = _of_pair(found[id(group)], pointwise_depthwise.NAME, is_part_of_another=is_first)
-        if is_second or any(view.storage in summed for view in group.extra):
-            found[id(group)] = _of_pair(found[id(group)], summed_pair.NAME, is_part_of_another=is_second)
+        if (first := fused.get(group.x.storage)) is not None:
+            found |= _of_pair(analysis.choices, first, group, pointwise_depthwise.NAME)
+        for view in group.extra:
+            if (pair := summed.get(view.storage)) is not None:
+                found |= _of_pair(analysis.choices, pair.second, group, summed_pair.NAME)
     return found
 
 
-def _of_pair(choice: Choice, name: str, *, is_part_of_another: bool) -> Choice:
-    return replace(choice, variant=by_name()[name], refusals=(), few=None, is_part_of_another=is_part_of_another)
+def _of_pair(choices: Mapping[int, Choice], part: Group, group: Group, name: str) -> dict[int, Choice]:
+    """The choices of two groups that the steps of ``group`` carry out."""
+    refusals = tuple(dict.fromkeys((*choices[id(part)].refusals, *choices[id(group)].refusals)))
+    made = Choice(by_name()[name], refusals)
+    return {id(part): replace(made, is_part_of_another=True), id(group): made}

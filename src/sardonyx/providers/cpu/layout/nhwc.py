@@ -20,7 +20,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Group, Loop, Pool, Reduce, Resample, Storage, View
 from sardonyx.providers.cpu.kernels.common.window import MIN_NHWC_LANES
-from sardonyx.providers.cpu.kernels.conv import few_filters, few_outputs, nhwc, on_tiles, stem
+from sardonyx.providers.cpu.kernels.conv import dot_product, im2col, nhwc, on_tiles, stem
 from sardonyx.providers.cpu.layout import merge_convs, nhwc_edges
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.records import Record
@@ -105,14 +105,14 @@ def _is_below(a: dims.Dim, b: Known) -> bool:
 def _prefers_nhwc(group: Convolution, analysis: Analysis) -> bool:
     """Whether a convolution is faster on NHWC images."""
     filters, channels = group.w.shape[0], group.w.shape[1]
-    if group.x.shape[1] == 0 or few_outputs.has_few_outputs(group, analysis) is True:
+    if group.x.shape[1] == 0 or im2col.has_few_outputs(group, analysis) is True:
         return False
     if on_tiles.takes(group, analysis):
         return True
     if not nhwc.suits(group) or not analysis.target.policy.allows(*_nhwc_variants(group, analysis)):
         return False
     if group.groups == 1:
-        return stem.has_few_channels(group) or few_filters.has_full_vectors(group, analysis.isa)
+        return stem.has_few_channels(group) or dot_product.has_full_vectors(group, analysis.isa)
     each = int(filters) // group.groups
     return each == channels == 1 or (each >= MIN_FILTERS and int(channels) >= MIN_FILTERS)
 
@@ -121,7 +121,7 @@ def _nhwc_variants(group: Convolution, analysis: Analysis) -> list[str]:
     """The kernel variants on vectors that could read the image as NHWC."""
     if nhwc.is_depthwise(group):
         return ["conv.depthwise_nhwc"]
-    few = ["conv.few_filters"] if few_filters.has_few_filters(group, analysis.isa) else []
+    few = ["conv.dot_product"] if dot_product.has_few_filters(group, analysis.isa) else []
     return [*few, *(["conv.stem"] if stem.has_few_channels(group) else []), "conv.winograd_nhwc", "conv.nhwc"]
 
 

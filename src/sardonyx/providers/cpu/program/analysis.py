@@ -11,7 +11,7 @@ from sardonyx.lower.groups import Convolution, Group, Storage, View
 from sardonyx.plan.sizes import SizeRange
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.steps import Packed, Step
-from sardonyx.providers.cpu.program.variants import ANY_KERNEL, Choice, KernelPolicy, Refusal
+from sardonyx.providers.cpu.program.variants import ANY_KERNEL, Choice, KernelPolicy
 from sardonyx.records import Record
 
 if TYPE_CHECKING:
@@ -79,16 +79,18 @@ class Analysis(Record):
     ``conv.packed_image``). Kernels add to it as their steps are made."""
     panels: dict[tuple[Any, ...], Packed] = field(default_factory=dict, repr=False)
     """Constants in the panels that tiles and multiply-adds both read, by their content (``gemm.split_ahead``)."""
-    tile_refusals: dict[tuple[Any, ...], Refusal | None] = field(default_factory=dict, repr=False)
-    """Answers of ``conv.on_tiles``."""
-    answers: dict[tuple[str, int], tuple[Group, Any]] = field(default_factory=dict, repr=False)
-    """What ``once`` found out, by question and the group's ``id``."""
+    answers: dict[tuple[Any, ...], tuple[Group, Any]] = field(default_factory=dict, repr=False)
+    """What ``once`` found out, by question and what the answer depends on."""
 
-    def once(self, question: str, group: G, answer: Callable[[G], T]) -> T:
-        """What several variants ask of a group, worked out when the first one asks."""
-        known = self.answers.get((question, id(group)))
+    def once(self, question: str, group: G, answer: Callable[[G], T], *, key: tuple[Any, ...] = ()) -> T:
+        """What several variants or passes ask of a group, worked out when the first one asks.
+
+        ``key``: what the answer depends on, where it is the same for groups that differ in other things.
+        """
+        whole = (question, *(key or (id(group),)))
+        known = self.answers.get(whole)
         if known is None:
-            known = self.answers[question, id(group)] = group, answer(group)
+            known = self.answers[whole] = group, answer(group)
         found: T = known[1]
         return found
 

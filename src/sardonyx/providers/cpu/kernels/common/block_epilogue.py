@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, EpilogueArgs
 from sardonyx.providers.cpu.kernels.common.image_block import ImageBlock
-from sardonyx.providers.cpu.kernels.common.window import sizes
 from sardonyx.providers.cpu.language.dsl import Kernel
-from sardonyx.providers.cpu.language.values import Val
+from sardonyx.providers.cpu.language.values import Buf, Val
 
 
 @dataclass(frozen=True)
@@ -18,7 +16,7 @@ class BlockEpilogue:
 
     k: Kernel
     epilogue: Epilogue
-    memory: dict[str, Any]
+    operands: EpilogueArgs[Buf, Val]
     block: ImageBlock
     at: list[Val]
     """The image and the plane, by number."""
@@ -29,13 +27,13 @@ class BlockEpilogue:
 
     def as_one_row(self) -> tuple[BoundEpilogue, Val]:
         """The epilogue with all rows of a plane as one row, and the column at which the block begins in it."""
-        k, block, (_, out_y, out_x) = self.k, self.block, sizes(self.memory, "out")
-        finish = BoundEpilogue(k, self.epilogue, self.memory, out_y * out_x, [*self.at, k.const(0)])
+        k, block, (_, out_y, out_x) = self.k, self.block, self.block.window.out
+        finish = BoundEpilogue(k, self.epilogue, self.operands, out_y * out_x, [*self.at, k.const(0)])
         return finish, block.top * out_x + block.left
 
     def row_by_row(self, row: Val) -> None:
         """Finish the sums in scratch, whose rows are ``row`` elements apart."""
-        k, block, (*_, out_x) = self.k, self.block, sizes(self.memory, "out")
+        k, block, (*_, out_x) = self.k, self.block, self.block.window.out
         with k.loop(0, block.rows) as y:
-            finish = BoundEpilogue(k, self.epilogue, self.memory, out_x, [*self.at, block.top + y])
+            finish = BoundEpilogue(k, self.epilogue, self.operands, out_x, [*self.at, block.top + y])
             finish.tile(block.sums.at(y * row), block.sums_pitch, self.first, self.rows, block.left, block.columns)

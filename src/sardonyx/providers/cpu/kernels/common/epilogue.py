@@ -12,10 +12,10 @@ masked tail of a row), however many registers the kernel accumulates in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.forks import cached_property
@@ -23,8 +23,8 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Expression, View
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, MatrixArgs, Problem
 from sardonyx.providers.cpu.kernels.math import scalar_program
-from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat, rebuilt
-from sardonyx.providers.cpu.language.dsl import Kernel, Params
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N
+from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, i32, i64, register_dtype
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
 from sardonyx.providers.cpu.program.analysis import Analysis
@@ -68,12 +68,6 @@ class Access:
         if matrix.column == 1 or n == 1:
             return Access(matrix.dtype, UNIT, is_row_invariant)
         return Access(matrix.dtype, BROADCAST if matrix.column == 0 else STRIDED, is_row_invariant)
-
-
-def operands_in(epilogue: Epilogue, memory: Mapping[str, Any]) -> EpilogueArgs[Buf, Val]:
-    """The operands in a kernel that takes them by name."""
-    found: EpilogueArgs[Buf, Val] = rebuilt({"operands": epilogue.declared}, memory)["operands"]
-    return found
 
 
 @dataclass(frozen=True)
@@ -151,10 +145,6 @@ class Epilogue:
         form = FlaggedArgs if x.columns == PACKED else MatrixArgs
         return form.declared(x.dtype, self.batch_axes)
 
-    @property
-    def params(self) -> Params:
-        return flat(operands=self.declared)
-
     def with_non_temporal_stores(self, views: Sequence[View], analysis: Analysis) -> Epilogue:
         """The same, with non-temporal stores of the outputs that exceed the caches."""
         seen = zip(self.outputs, views, strict=True)
@@ -187,14 +177,12 @@ class BoundEpilogue:
         self,
         k: Kernel,
         epilogue: Epilogue,
-        operands: EpilogueArgs[Buf, Val] | Mapping[str, Any],
+        operands: EpilogueArgs[Buf, Val],
         n: Val,
         batch: Sequence[Val] = (),
     ) -> None:
         """``batch`` is the matrix's index along each batch axis."""
         self.k, self.epilogue, self.n = k, epilogue, n
-        if not isinstance(operands, EpilogueArgs):
-            operands = operands_in(epilogue, operands)
         names = [name for name, _ in epilogue.names]
         self._operands = dict(zip(names, operands.views, strict=True))
         self._at = {name: x.at(batch) for name, x in self._operands.items()}

@@ -12,19 +12,20 @@ without an output compute values that are never stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
-from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.common.window import AXES, Taps, sizes
+from sardonyx.providers.cpu.kernels.common.window import PerAxis, Taps, WindowArgs
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
-from sardonyx.providers.cpu.language.dsl import Kernel, Params
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N
+from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.program.sizes import expressible
+from sardonyx.providers.cpu.program.steps import Ref
 
 MIN_COLUMNS = 64
 """Columns of a block, at least, even if they exceed the room."""
@@ -64,14 +65,14 @@ class ScratchLayout:
     def block_at(self) -> int:
         return self.sums_at + self.rows * self.pitch * self.dtype.bits // 8
 
-    def args(self) -> dict[str, int]:
-        """The arguments of the parameters that ``layout_params`` declares."""
+    @property
+    def operand(self) -> ScratchArgs[Ref, Known]:
         taps = self.taps
-        given = (taps.kernel, taps.strides, taps.dilations, tuple(taps.period(i) for i in range(3)))
-        found = {
-            f"{what}_{a}": n for what, ns in zip(_WINDOW, given, strict=True) for a, n in zip(AXES, ns, strict=True)
-        }
-        return {**found, **{f"layout_{name}": getattr(self, name) for name in _PLACES}}
+        return ScratchArgs(
+            PerAxis(*taps.kernel), PerAxis(*taps.strides), PerAxis(*taps.dilations),
+            PerAxis(*(taps.period(i) for i in range(3))),
+            ScratchPlaces(self.pitch, self.places_at, self.sums_at, self.block_at, self.channels),
+        )  # fmt: skip
 
     def nbytes(self, channels: Known, room_nbytes: int) -> Known:
         """All of it, with an image block of ``room_nbytes`` or as much as the smallest block needs, and rounding."""
@@ -81,22 +82,72 @@ class ScratchLayout:
         return expressible(dims.total((self.block_at + 4 * LINE * size, dims.maximum(room_nbytes, least), slack)))
 
 
-_WINDOW, _PLACES = ("kernel", "stride", "dilation", "period"), ("pitch", "places_at", "sums_at", "block_at", "channels")
+@dataclass(frozen=True)
+class ScratchPlaces(Arguments[M, N]):
+    """The parameters of a scratch layout, in bytes but for the pitch."""
+
+    pitch: N
+    places_at: N
+    sums_at: N
+    block_at: N
+    channels: N
+
+    @staticmethod
+    def declared() -> ScratchPlaces[Memory, DType]:
+        return ScratchPlaces(i64, i64, i64, i64, i64)
 
 
-def layout_params() -> Params:
-    """Parameters of a window and of the scratch layout: run-time numbers, so that one kernel serves all windows."""
-    return dict.fromkeys((*(f"{what}_{a}" for what in _WINDOW for a in AXES), *(f"layout_{p}" for p in _PLACES)), i64)
+@dataclass(frozen=True)
+class ScratchArgs(Arguments[M, N]):
+    """The parameters of a window and of its scratch layout: run-time numbers, so that one kernel serves all windows."""
+
+    is_inline: ClassVar[bool] = True
+    kernel: PerAxis[M, N]
+    stride: PerAxis[M, N]
+    dilation: PerAxis[M, N]
+    period: PerAxis[M, N]
+    layout: ScratchPlaces[M, N]
+
+    @staticmethod
+    def declared() -> ScratchArgs[Memory, DType]:
+        axes = PerAxis.declared()
+        return ScratchArgs(axes, axes, axes, axes, ScratchPlaces.declared())
+
+
+@dataclass(frozen=True)
+class ImageBlockArgs(Arguments[M, N]):
+    """The parameters of an image that is read block by block."""
+
+    is_inline: ClassVar[bool] = True
+    window: WindowArgs[M, N]
+    scratch: ScratchArgs[M, N]
+
+    @staticmethod
+    def declared(dtype: DType) -> ImageBlockArgs[Memory, DType]:
+        return ImageBlockArgs(WindowArgs.declared(dtype), ScratchArgs.declared())
+
+
+@dataclass(frozen=True)
+class ImageBlockConfig:
+    """Compile-time configuration of image blocks."""
+
+    dtype: DType
+    """Of the elements and the accumulators."""
+    lanes: int
+    step: int
+    """The stride along x: 1, 2, or 0 for any other."""
+    has_unit_stride: bool
+    """Elements of an image row are adjacent in memory."""
+    is_padded: bool = False
+    """Every row begins with a new vector."""
 
 
 class RuntimeWindow:
     """A window whose kernel size, strides and dilations are run-time numbers."""
 
-    def __init__(self, k: Kernel, memory: Mapping[str, Any]) -> None:
-        def of(what: str) -> list[Val]:
-            return [number(memory, f"{what}_{a}") for a in AXES]
-
-        self.k, self.kernel, self.strides, self.dilations, self._periods = k, *(of(w) for w in _WINDOW)
+    def __init__(self, k: Kernel, args: ScratchArgs[Buf, Val]) -> None:
+        self.k, self._periods = k, args.period.each
+        self.kernel, self.strides, self.dilations = args.kernel.each, args.stride.each, args.dilation.each
         self.count = self.kernel[0] * self.kernel[1] * self.kernel[2]
         self.reach = [k.opaque((self.kernel[i] - 1) * self.dilations[i] // self.strides[i]) for i in range(3)]
         """The offset of the last tap within its phase along each axis, in outputs."""
@@ -116,11 +167,11 @@ class OutputBlocks:
     """The outputs of one plane in blocks of equal numbers of rows; rows that are too long are cut as well."""
 
     def __init__(
-        self, k: Kernel, taps: RuntimeWindow, memory: Mapping[str, Any], room: Val, rows: int, lanes: int
+        self, k: Kernel, taps: RuntimeWindow, window: WindowArgs[Buf, Val], room: Val, rows: int, lanes: int
     ) -> None:
         """``room``: elements of a phase plane of a block; ``rows``: filters that are accumulated at a time."""
         _, high, wide = taps.reach
-        _, self.out_y, self.out_x = sizes(memory, "out")
+        _, self.out_y, self.out_x = window.out
         widest = k.min(k.max(room // (high + 1) - wide, MIN_COLUMNS), MAX_SUMS // rows)
         column_blocks = ceil_div(self.out_x, widest)
         self.columns = k.select(
@@ -143,17 +194,13 @@ class ImageBlock:
         self,
         k: Kernel,
         taps: RuntimeWindow,
-        memory: Mapping[str, Any],
+        args: ImageBlockArgs[Buf, Val],
         blocks: OutputBlocks,
         block: Val,
-        dtype: DType,
-        lanes: int,
-        step: int,
-        *,
-        is_padded: bool = False,
+        config: ImageBlockConfig,
     ) -> None:
-        """``step``: the stride along x, or 0 for one above 2; ``is_padded``: every row begins with a new vector."""
-        self.k, self.taps, self.memory, self.dtype, self.lanes, self.step = k, taps, memory, dtype, lanes, step
+        self.k, self.taps, self.window, self.config = k, taps, args.window, config
+        lanes, layout = config.lanes, args.scratch.layout
         self.top = block // blocks.column_blocks * blocks.rows
         self.left = block % blocks.column_blocks * blocks.columns
         self.rows = k.opaque(k.min(blocks.rows, blocks.out_y - self.top))
@@ -164,13 +211,18 @@ class ImageBlock:
         self.channel = k.opaque(odd_lines(self.plane * taps.phase_planes))
         padded = ceil_div(self.columns, lanes) * lanes
         dense = ceil_div((self.rows - 1) * self.pitch + self.columns, lanes)
-        self.is_padded = (self.rows * padded <= dense * lanes) | is_padded
+        self.is_padded = (self.rows * padded <= dense * lanes) | config.is_padded
         self.row = k.opaque(k.select(self.is_padded, padded, self.pitch))
         self.vectors = k.opaque(k.select(self.is_padded, self.rows * padded // lanes, dense))
-        self.tap_offsets, self.vector_offsets = k.scratch(i64), k.scratch(i64, number(memory, "layout_places_at"))
-        self.sums = k.scratch(dtype, number(memory, "layout_sums_at"))
-        self.sums_pitch = number(memory, "layout_pitch")
-        self.elements = k.scratch(dtype, number(memory, "layout_block_at"))
+        self.tap_offsets, self.vector_offsets = k.scratch(i64), k.scratch(i64, layout.places_at)
+        self.sums = k.scratch(config.dtype, layout.sums_at)
+        self.sums_pitch = layout.pitch
+        self.elements = k.scratch(config.dtype, layout.block_at)
+        self._table_channels = layout.channels
+
+    @property
+    def lanes(self) -> int:
+        return self.config.lanes
 
     def vector_offset(self, v: Val) -> Val:
         """The offset in the block of the elements that vector ``v`` of outputs reads for the first tap."""
@@ -184,16 +236,15 @@ class ImageBlock:
         """Copy ``channels`` channels of the image, the first of which begins at ``x``."""
         k, taps = self.k, self.taps
         with k.loop(0, channels) as c:
-            self._channel(x.at(number(self.memory, "x_c") * c), self.elements.at(c * self.channel), plane, padding)
+            self._channel(x.at(self.window.strides.c * c), self.elements.at(c * self.channel), plane, padding)
             end = self.elements.at(c * self.channel + self.plane * taps.phase_planes)
             for i in range(0, LINE, self.lanes):
-                end.store(i, k.zeros(self.dtype, self.lanes))
+                end.store(i, k.zeros(self.config.dtype, self.lanes))
 
     def _channel(self, image: Buf, to: Buf, plane: Val, padding: float) -> None:
         k, taps = self.k, self.taps
-        depth, height, _ = sizes(self.memory, "in")
-        pad_z, pad_y, _ = sizes(self.memory, "pad")
-        stride_z, stride_y = (number(self.memory, f"x_{a}") for a in "zy")
+        (depth, height, _), (pad_z, pad_y, _) = self.window.size, self.window.pad
+        stride_z, stride_y, _ = self.window.strides.axes
         with k.loop(0, taps.kernel[0]) as tz:
             z = plane * taps.strides[0] + tz * taps.dilations[0] - pad_z
             with k.loop(0, taps.phases[1]) as py, k.loop(0, taps.phases[2]) as px:
@@ -213,7 +264,7 @@ class ImageBlock:
     def clear(self) -> None:
         """Zero one channel of the block, and the line after it."""
         with self.k.loop(0, self.plane * self.taps.phase_planes + LINE, self.lanes) as i:
-            self.elements.store(i, self.k.zeros(self.dtype, self.lanes))
+            self.elements.store(i, self.k.zeros(self.config.dtype, self.lanes))
 
     def refill(self, image: Buf, plane: Val, taps: Taps) -> None:
         """Copy another channel of the image into the block's single channel. Its padding is left as it is.
@@ -221,11 +272,10 @@ class ImageBlock:
         Rows are read in memory order, whatever phase they belong to, so that the hardware prefetcher follows.
         """
         k, stride, high, across = self.k, taps.strides[1], taps.phases(1), taps.phases(2)
-        depth, height, _ = sizes(self.memory, "in")
-        pad_z, pad_y, _ = sizes(self.memory, "pad")
-        stride_z, stride_y = (number(self.memory, f"x_{a}") for a in "zy")
+        (depth, height, _), (pad_z, pad_y, _) = self.window.size, self.window.pad
+        stride_z, stride_y, _ = self.window.strides.axes
         rows: Sequence[_Row | _TwoPhaseRow] = [_Row(self, k.const(phase), 0.0) for phase in across]
-        if across == [0, 1] and self.step == 2 and self.memory["has_unit_stride"]:
+        if across == [0, 1] and self.config.step == 2 and self.config.has_unit_stride:
             rows = [_TwoPhaseRow(self)]
         first = self.top * stride - pad_y
         low, stop = k.max(-first, 0), k.max(k.min(height - first, self.high * stride), 0)
@@ -249,9 +299,9 @@ class ImageBlock:
             py, down = taps.phase_offset(1, ty)
             row = (tz * taps.phases[1] + py) * taps.phases[2] * self.plane + down * self.pitch
             with k.loop(0, wide) as tx:
-                px, ahead = (k.const(0), tx * taps.dilations[2]) if self.step == 1 else taps.phase_offset(2, tx)
+                px, ahead = (k.const(0), tx * taps.dilations[2]) if self.config.step == 1 else taps.phase_offset(2, tx)
                 offset, table = row + px * self.plane + ahead, self.tap_offsets.at((tz * high + ty) * wide + tx)
-                with k.loop(0, number(self.memory, "layout_channels")) as c:
+                with k.loop(0, self._table_channels) as c:
                     table.store(c * taps.count, c * self.channel + offset)
         with k.either(self.is_padded) as (yes, no):
             with yes:
@@ -269,10 +319,9 @@ class _Row:
 
     def __init__(self, block: ImageBlock, phase: Val, padding: float) -> None:
         k, self.block, self.padding = block.k, block, padding
-        self.k, self.step = k, block.step
-        stride = self.stride = k.const(block.step) if block.step else block.taps.strides[2]
-        _, _, width = sizes(block.memory, "in")
-        _, _, pad = sizes(block.memory, "pad")
+        self.k, step = k, block.config.step
+        stride = self.stride = k.const(step) if step else block.taps.strides[2]
+        width, pad = block.window.axes.x.size, block.window.axes.x.pad
         self.first = block.left * stride + phase - pad
         low = ceil_div(k.max(-self.first, 0), stride)
         self.low = k.min(low, block.pitch)
@@ -292,14 +341,14 @@ class _Row:
 
     def inside(self, row: Buf, to: Buf) -> None:
         """Copy the elements that are in the image."""
-        stride = number(self.block.memory, "x_x")
+        stride = self.block.window.strides.x
         source = row.at((self.first + self.low * self.stride) * stride)
         self._elements(source, to.at(self.low), self.high - self.low, stride)
 
     def _elements(self, source: Buf, to: Buf, count: Val, stride: Val) -> None:
         """Copy whole vectors, the last of which may overlap the one before; rows below one vector by elements."""
-        k, lanes, step = self.k, self.block.lanes, self.step
-        if not step or not self.block.memory["has_unit_stride"]:
+        k, lanes, step = self.k, self.block.lanes, self.block.config.step
+        if not step or not self.block.config.has_unit_stride:
             apart = k.opaque(stride * self.stride)
             with k.loop(0, count) as i:
                 to.store(i, source.load(i * apart))
@@ -315,7 +364,7 @@ class _Row:
     def _vector(self, source: Buf, i: Val, *, is_last: bool) -> Val:
         """Every element, or every second. The last vector of these reads no element beyond its own."""
         lanes = self.block.lanes
-        if self.step == 1:
+        if self.block.config.step == 1:
             return source.load(i, lanes)
         back = int(is_last)
         one, two = source.load(i * 2, lanes), source.load(i * 2 + lanes - back, lanes)
@@ -329,7 +378,7 @@ class _TwoPhaseRow:
 
     def __init__(self, block: ImageBlock) -> None:
         k, self.block = block.k, block
-        (*_, width), (*_, pad) = sizes(block.memory, "in"), sizes(block.memory, "pad")
+        width, pad = block.window.axes.x.size, block.window.axes.x.pad
         first = block.left * 2 - pad
         self.start = k.max(first, 0)
         self.count = k.opaque(k.max(k.min(width - self.start, first + block.pitch * 2 - self.start), 0))

@@ -6,7 +6,7 @@ stride are merged. A batch that shares its right operand becomes more rows of a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -186,12 +186,3 @@ def _drop(batch: list[Known], matrices: Sequence[Matrix], i: int) -> tuple[list[
 def _continues_rows(x: Matrix, m: Known) -> bool:
     """Whether the last batch axis goes on where the rows end."""
     return m == 1 or x.batch[-1] == dims.mul(x.row, m)
-
-
-# -- inside kernels
-
-
-def number(memory: Mapping[str, Buf | Val], name: str) -> Val:
-    found = memory[name]
-    assert isinstance(found, Val)
-    return found

@@ -16,23 +16,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution, Pool
 from sardonyx.providers.cpu.kernels.common.epilogue import BROADCAST, UNIT, Access, BoundEpilogue, Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.common.window import AXES, Taps, WindowGeometry, geometry_params, nhwc_matrix, sizes
+from sardonyx.providers.cpu.kernels.common.window import Taps, WindowArgs, WindowGeometry, nhwc_matrix, taps_before
 from sardonyx.providers.cpu.kernels.conv import on_tiles
-from sardonyx.providers.cpu.kernels.conv.image_epilogue import PACKED, packed_params, store_terms
-from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, PackedImageLayout, zero_padding
+from sardonyx.providers.cpu.kernels.conv.image_epilogue import PACKED, ImageEpilogueArgs, packed_pixels
+from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, PackedImageLayout
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF
-from sardonyx.providers.cpu.language.arguments import flat
-from sardonyx.providers.cpu.language.dsl import Kernel, Params
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
+from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, Var, f32, i64, register_dtype, u16, u64
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
@@ -93,7 +92,7 @@ class NhwcWindow:
     x_dtype: DType
     """In memory."""
     epilogue: Epilogue
-    args: dict[str, Ref | Known | float]
+    operand: NhwcWindowArgs[Ref, Known]
 
     @staticmethod
     def of(group: Convolution | Pool, analysis: Analysis, *, allow_nchw_output: bool = False) -> NhwcWindow | None:
@@ -111,10 +110,10 @@ class NhwcWindow:
             return None
         extra, outputs = ([nhwc_matrix(v) for v in seen] for seen in (geometry.extra, geometry.outputs))
         if images:
-            epilogue, more = on_tiles.epilogue_of(group, geometry, analysis)
+            epilogue, operands = on_tiles.epilogue_of(group, geometry, analysis)
         else:
-            epilogue, operands = Epilogue.over(group.epilogue, extra, outputs, group.box[1], 3)
-            more = flat(operands=operands)
+            epilogue, alone = Epilogue.over(group.epilogue, extra, outputs, group.box[1], 3)
+            operands = ImageEpilogueArgs(None, None, alone, (None,) * len(alone.views))
         if any(x.columns not in (UNIT, BROADCAST) for x in epilogue.extra):
             return None
         dtype, channels = register_dtype(group.x.dtype), group.box[1]
@@ -125,13 +124,14 @@ class NhwcWindow:
         )
         if images:
             config = replace(config, terms=images[0].layout.terms, has_half_block=_has_half_block(images[0].layout))
-        x_dtype, seen = group.x.dtype, geometry.args()
+        x_dtype, window, block = group.x.dtype, geometry.operand, None
         if source is not None:
-            x_dtype, strides = source.storage.dtype, source.layout.strides()
-            seen |= {"x": Ref(source.storage, source.layout.at(0, 0, 0))}
-            seen |= {f"x_{name}": strides[name] for name in ("b", "block", *AXES)}
+            x_dtype, s, block = source.storage.dtype, source.layout.strides, source.layout.strides.block
+            image = Ref(source.storage, source.layout.at(0, 0, 0))
+            window = replace(window, x=image, strides=replace(window.strides, b=s.b, z=s.z, y=s.y, x=s.x))
         room = isa.l1_nbytes // 2 // x_dtype.itemsize
-        return NhwcWindow(geometry, config, x_dtype, epilogue, {**seen, "channels": channels, "room": room, **more})
+        args = NhwcWindowArgs(window, block, channels=channels, room=room, epilogue=operands)
+        return NhwcWindow(geometry, config, x_dtype, epilogue, args)
 
 
 def supports_packed_images(group: Convolution | Pool, analysis: Analysis) -> bool:
@@ -158,19 +158,33 @@ def _width(columns: Known) -> int:
 # -- inside kernels
 
 
-def nhwc_window_params(config: NhwcWindowConfig, x_dtype: DType, epilogue: Epilogue) -> Params:
-    block: Params = {"x_block": i64} if config.is_blocked else {}
-    return {**geometry_params(x_dtype), **block, "channels": i64, "room": i64, **packed_params(epilogue)}
+@dataclass(frozen=True)
+class NhwcWindowArgs(Arguments[M, N]):
+    """The parameters of a window over an NHWC image."""
+
+    is_inline: ClassVar[bool] = True
+    window: WindowArgs[M, N]
+    block: N | None = field(metadata=named("x_block"))
+    """The stride of channel blocks, if the input is channel-blocked."""
+    channels: N
+    room: N
+    """Elements that fill half of L1."""
+    epilogue: ImageEpilogueArgs[M, N]
+
+    @staticmethod
+    def declared(config: NhwcWindowConfig, x_dtype: DType, epilogue: Epilogue) -> NhwcWindowArgs[Memory, DType]:
+        block = i64 if config.is_blocked else None
+        return NhwcWindowArgs(WindowArgs.declared(x_dtype), block, i64, i64, ImageEpilogueArgs.declared(epilogue))
 
 
 class SlidingWindow(ABC):
     """A window that slides over an image. Subclasses say what it accumulates."""
 
-    def __init__(self, k: Kernel, config: NhwcWindowConfig, epilogue: Epilogue, memory: dict[str, Any]) -> None:
-        self.k, self.config, self.epilogue, self.memory, self.taps = k, config, epilogue, memory, config.taps
+    def __init__(self, k: Kernel, config: NhwcWindowConfig, epilogue: Epilogue, args: NhwcWindowArgs[Buf, Val]) -> None:
+        self.k, self.config, self.epilogue, self.args, self.taps = k, config, epilogue, args, config.taps
         self.lanes = BLOCK if config.compares_bits else lanes_of(k.lanes, config.dtype)
-        self.size, self.out, self.pad = (sizes(memory, what) for what in ("in", "out", "pad"))
-        self.stride = [number(memory, f"x_{a}") for a in AXES]
+        self.size, self.out, self.pad = args.window.size, args.window.out, args.window.pad
+        self.stride = args.window.strides.axes
 
     @property
     def neutral(self) -> float:
@@ -203,18 +217,17 @@ class SlidingWindow(ABC):
 
     def channels_at(self, t: Tile) -> Tile:
         """The same channels as offsets within an input pixel."""
-        if not self.config.is_blocked:
+        block = self.args.block
+        if block is None:
             return t
-        block = number(self.memory, "x_block")
         return Tile(t.index // BLOCK * block + t.index % BLOCK, t.lanes, t.mask)
 
     def slide(self) -> None:
         """Emit all outputs, shared among threads."""
-        k, memory, config, taps = self.k, self.memory, self.config, self.taps
-        x, channels, room, batch = memory["x"], *(number(memory, n) for n in ("channels", "room", "batch"))
+        k, args, config, taps = self.k, self.args, self.config, self.taps
+        channels, room, batch = args.channels, args.room, args.window.batch
         planes, out_y, out_x = self.out
-        if self.config.terms:
-            zero_padding(k, memory["image"], memory, "image", batch)
+        args.epilogue.zero_padding(k, batch)
         high, step = taps.kernel[0] * taps.kernel[1], taps.strides[2]
         reach = (taps.kernel[2] - 1) * taps.dilations[2]
         most = room // ((k.min(out_x * step, MIN_COLUMNS) + reach) * high)
@@ -235,19 +248,16 @@ class SlidingWindow(ABC):
             plane, image = rest % planes, rest // planes
             first, left = channel_block * depth, column_block * wide
             end = k.min(out_x, left + wide)
-            tile = OutputTile(self, x.at(image * number(memory, "x_b")), (first, k.min(channels, first + depth)))
+            source = args.window.x.at(image * args.window.strides.b)
+            tile = OutputTile(self, source, (first, k.min(channels, first + depth)))
             top, bottom = row_block * out_y // row_blocks, (row_block + 1) * out_y // row_blocks
             with k.loop(top, bottom) as at_y, k.loop(left, end, config.pixels) as at_x:
                 tile.make(image, (plane, at_y, at_x), end - at_x)
 
     def range(self, axis: int, start: Val, low: Operand, high: Operand) -> tuple[Val, Val]:
         """The taps that read elements from ``low`` up to ``high``; the first tap reads the one at ``start``."""
-        k, kernel, dilation = self.k, self.taps.kernel[axis], self.taps.dilations[axis]
-
-        def below(limit: Operand) -> Val:
-            return k.min((k.max(limit - start, 0) + (dilation - 1)) // dilation, kernel)
-
-        return below(low), below(high)
+        k, taps = self.k, self.taps
+        return taps_before(k, taps, axis, start, low), taps_before(k, taps, axis, start, high)
 
     def _block_length(self, total: Val, most: Val, unit: int) -> Val:
         """The length of equal blocks of a total: at most about ``most``, a multiple of ``unit``."""
@@ -270,7 +280,7 @@ class OutputTile:
         w, k, pixels = self.window, self.window.k, range(self.window.config.pixels)
         plane, y, x = place
         seen = _InputTile(w, self.image, place)
-        finish = _TileEpilogue(k, w.epilogue, w.memory, w.config, [image, plane, y])
+        finish = _TileEpilogue(k, w.epilogue, w.args, w.config, [image, plane, y])
         counted = [w.counts((plane, y, x + p)) for p in pixels]
         for t in self._vectors():
             totals = [k.var(k.const(w.neutral, w.config.dtype, w.lanes)) for _ in pixels]
@@ -353,13 +363,16 @@ class _InputTile:
 class _TileEpilogue(BoundEpilogue):
     """The epilogue of a micro-tile. Operands that all its pixels share stay in registers."""
 
-    def __init__(self, k: Kernel, epilogue: Epilogue, memory: Any, config: NhwcWindowConfig, place: list[Val]) -> None:
-        super().__init__(k, epilogue, memory, number(memory, "channels"), place)
+    def __init__(
+        self, k: Kernel, epilogue: Epilogue, args: NhwcWindowArgs[Buf, Val], config: NhwcWindowConfig, place: list[Val]
+    ) -> None:
+        super().__init__(k, epilogue, args.epilogue.operands, args.channels, place)
         extra = epilogue.names[: len(epilogue.extra)]
         self._shared = [
             name for name, is_invariant in zip(extra, config.is_pixel_invariant, strict=True) if is_invariant
         ]
-        self._config, self._memory = config, memory
+        self._config, self._packed = config, packed_pixels(epilogue, args.epilogue, config.terms)
+        self._room = args.channels if args.epilogue.layout is None else args.epilogue.layout.room
 
     def hold(self, t: Tile) -> None:
         """Load them for the channels of a tile."""
@@ -372,9 +385,9 @@ class _TileEpilogue(BoundEpilogue):
             return
         k, config = self.k, self._config
         if config.compares_bits:
-            self._row(name, row).at(t.index // BLOCK * number(self._memory, f"{name}_col")).as_type(u16).store(0, value)
+            self._row(name, row).at(t.index // BLOCK * self._operands[name].col).as_type(u16).store(0, value)
             return
-        at = store_terms(self._row(name, row), self._memory, name, t, value, config.terms)
+        at = self._packed[name].store(self._row(name, row), self._room, t, value)
         if config.has_half_block and (config.has_full_vectors or t.mask is not None):
             with k.when(t.index + HALF >= self.n):
                 for term in range(config.terms):

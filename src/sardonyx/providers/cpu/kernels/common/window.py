@@ -6,7 +6,6 @@ allow it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import gcd
 from typing import ClassVar
@@ -19,12 +18,11 @@ from sardonyx.lower.groups import Apply, Convolution, Pool, View, Window
 from sardonyx.providers.cpu.kernels.common.epilogue import Access, Epilogue, EpilogueArgs, operands_of
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
-from sardonyx.providers.cpu.language.dsl import Params
-from sardonyx.providers.cpu.language.values import Val, bf16, f16, f32, f64, i64, register_dtype
+from sardonyx.providers.cpu.language.dsl import Kernel
+from sardonyx.providers.cpu.language.values import Buf, Operand, Val, bf16, f16, f32, f64, i64, register_dtype
 from sardonyx.providers.cpu.program.steps import Ref
 from sardonyx.providers.cpu.program.variants import Refusal
 
-AXES = ("z", "y", "x")
 MIN_NHWC_LANES = 8
 """Vector lanes from which on images are laid out as NHWC (``layout.nhwc``)."""
 
@@ -77,6 +75,10 @@ class Taps:
     def period(self, axis: int) -> int:
         """The number of taps after which phases repeat."""
         return self.strides[axis] // gcd(self.strides[axis], self.dilations[axis])
+
+    @property
+    def operand(self) -> TapsArgs[Ref, Known]:
+        return TapsArgs(PerAxis(*self.kernel), PerAxis(*self.dilations), PerAxis(*self.strides))
 
     @property
     def phase_planes(self) -> int:
@@ -159,16 +161,6 @@ class WindowGeometry:
         z, y, along = (AxisArgs[Ref, Known](*each) for each in sizes)
         return WindowArgs(Ref.of(x), x.shape[0], ImageStrides(*x.strides), AxesArgs(z, y, along))
 
-    def args(self) -> dict[str, Ref | Known | float]:
-        """The arguments of the parameters that ``geometry_params`` declares."""
-        x = self.x
-        found: dict[str, Ref | Known | float] = {"x": Ref.of(x), "batch": x.shape[0]}
-        found |= {f"x_{name}": s for name, s in zip(("b", "c", *AXES), x.strides, strict=True)}
-        for i, name in enumerate(AXES):
-            sizes = {"in": x.shape[2 + i], "out": self.size[i], "pad": self.window.pads[i]}
-            found |= {f"{what}_{name}": d for what, d in sizes.items()}
-        return found
-
     def epilogue(self, group: Convolution | Pool) -> tuple[Epilogue, EpilogueArgs[Ref, Known]]:
         """The epilogue and its operands: channels are the rows of its matrices, the pixels of a row the columns."""
         extra, outputs = ([_nchw_matrix(v) for v in seen] for seen in (self.extra, self.outputs))
@@ -228,6 +220,10 @@ class ImageStrides(Arguments[M, N]):
     y: N
     x: N
 
+    @property
+    def axes(self) -> tuple[N, N, N]:
+        return self.z, self.y, self.x
+
 
 @dataclass(frozen=True)
 class AxisArgs(Arguments[M, N]):
@@ -236,6 +232,41 @@ class AxisArgs(Arguments[M, N]):
     size: N = field(metadata=named("in_{}"))
     out: N = field(metadata=named("out_{}"))
     pad: N = field(metadata=named("pad_{}"))
+
+
+@dataclass(frozen=True)
+class PerAxis(Arguments[M, N]):
+    """A number for each axis."""
+
+    z: N
+    y: N
+    x: N
+
+    @staticmethod
+    def declared() -> PerAxis[Memory, DType]:
+        return PerAxis(i64, i64, i64)
+
+    @property
+    def each(self) -> tuple[N, N, N]:
+        return self.z, self.y, self.x
+
+
+@dataclass(frozen=True)
+class TapsArgs(Arguments[M, N]):
+    """The parameters of a window's taps."""
+
+    is_inline: ClassVar[bool] = True
+    kernel: PerAxis[M, N]
+    dilation: PerAxis[M, N]
+    stride: PerAxis[M, N]
+
+    @staticmethod
+    def declared() -> TapsArgs[Memory, DType]:
+        return TapsArgs(PerAxis.declared(), PerAxis.declared(), PerAxis.declared())
+
+    def count(self: TapsArgs[Buf, Val]) -> Val:
+        """How many taps there are."""
+        return self.kernel.z * self.kernel.y * self.kernel.x
 
 
 @dataclass(frozen=True)
@@ -280,15 +311,7 @@ class WindowArgs(Arguments[M, N]):
         return self.axes.z.pad, self.axes.y.pad, self.axes.x.pad
 
 
-def geometry_params(dtype: DType) -> Params:
-    """Parameters of an image: memory, strides, sizes, padding, and the sizes of the output."""
-    numbers = ["batch", *(f"x_{name}" for name in ("b", "c", *AXES))]
-    numbers += [f"{what}_{name}" for name in AXES for what in ("in", "out", "pad")]
-    return {"x": (dtype,), **dict.fromkeys(numbers, i64)}
-
-
-def sizes(memory: Mapping[str, object], what: str) -> list[Val]:
-    """The run-time numbers ``in``, ``out`` or ``pad`` of each axis."""
-    found = [memory[f"{what}_{name}"] for name in AXES]
-    assert all(isinstance(v, Val) for v in found)
-    return [v for v in found if isinstance(v, Val)]
+def taps_before(k: Kernel, taps: Taps, axis: int, first: Val, limit: Operand) -> Val:
+    """How many taps along an axis read elements before ``limit``; the first of them reads the one at ``first``."""
+    dilation = taps.dilations[axis]
+    return k.min((k.max(limit - first, 0) + (dilation - 1)) // dilation, taps.kernel[axis])

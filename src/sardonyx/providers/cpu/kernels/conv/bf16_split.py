@@ -21,20 +21,19 @@ checked.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import ClassVar
 
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.conv.image_epilogue import MICRO_TILE
 from sardonyx.providers.cpu.kernels.conv.implicit_gemm import (
     FETCHED,
     GROUP,
     PixelTiles,
     TileConv,
+    TileConvArgs,
     TileFormat,
-    convolution_params,
     convolve,
 )
 from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, decode_terms
@@ -54,6 +53,7 @@ from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import (
 )
 from sardonyx.providers.cpu.kernels.split.deferred_accumulation import TermAccumulator, rows_per_step
 from sardonyx.providers.cpu.language.amx import Tiles
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Val, bf16, f32, i32, i64
 
@@ -61,19 +61,40 @@ OWN = 2
 """With one term: work items of a thread that are never stolen: another thread would have to fetch their pixels."""
 
 
+@dataclass(frozen=True)
+class RowFlagsArgs(Arguments[M, N]):
+    """The parameters of an image's flags: one for each row, which is up where a number is not finite."""
+
+    memory: M = field(metadata=named("{}"))
+    count: N
+
+
+@dataclass(frozen=True)
+class Bf16ConvArgs(Arguments[M, N]):
+    """The parameters of ``conv_amx``."""
+
+    is_inline: ClassVar[bool] = True
+    x: M
+    w: M
+    second: M | None
+    """A second image, of which a pointwise convolution is added."""
+    flags: RowFlagsArgs[M, N] | None
+    conv: TileConvArgs[M, N]
+
+
 def _params(
     terms: int, epilogue: Epilogue, pace: int, places: Places | None, resident: int, is_single: bool,
     is_non_temporal: bool, is_full: bool, has_second: bool, is_flagged: bool,
 ) -> Params:  # fmt: skip
-    images = dict.fromkeys(("x", "w", *(("second",) if has_second else ())), (bf16,))
-    flags: Params = {"flags": (i32,), "flags_count": i64} if is_flagged else {}
-    return {**images, **flags, **convolution_params(epilogue, has_second=has_second)}
+    second, flags = Memory(bf16) if has_second else None, RowFlagsArgs(Memory(i32), i64) if is_flagged else None
+    conv = TileConvArgs.declared(epilogue, has_second=has_second)
+    return {"args": Bf16ConvArgs(Memory(bf16), Memory(bf16), second, flags, conv)}
 
 
 @kernel(_params)
 def conv_amx(
-    k: Kernel, *, terms: int, epilogue: Epilogue, pace: int, places: Places | None, resident: int, is_single: bool,
-    is_non_temporal: bool, is_full: bool, has_second: bool, is_flagged: bool, **memory: Any,
+    k: Kernel, args: Bf16ConvArgs[Buf, Val], *, terms: int, epilogue: Epilogue, pace: int, places: Places | None,
+    resident: int, is_single: bool, is_non_temporal: bool, is_full: bool, has_second: bool, is_flagged: bool,
 ) -> None:  # fmt: skip
     """``pace``: pixels of the previous micro-tile that a step finishes; 0: the epilogue is not pipelined.
     ``is_non_temporal``: pixels, which a single tap reads once, bypass L1. ``is_flagged``: flags of the image tell
@@ -87,7 +108,7 @@ def conv_amx(
     def work(
         k: Kernel,
         tiles: Tiles,
-        memory: Any,
+        conv: TileConvArgs[Buf, Val],
         distances: Buf,
         grid: PixelTiles,
         steps: Val,
@@ -96,16 +117,15 @@ def conv_amx(
     ) -> TileConv:
         accumulator = TermAccumulator(k, grid.sums.at(GROUP * MICRO_TILE), grid.sums) if terms == 3 else None
         table = grid.sums.at((GROUP + fmt.spare) * MICRO_TILE).as_type(i64)
-        pixels = PipelinedPixels(k, epilogue, memory, grid, table, places, pace, is_full=is_full) if places else None
-        odd = any_flag_set(k, [(memory["flags"], memory["flags_count"])]) if is_flagged else None
-        known = accumulator, pixels, resident, is_single, is_non_temporal, odd
-        return _Bf16Conv(k, tiles, memory, distances, grid, steps, epilogue, fmt, *known)
+        pixels = PipelinedPixels(k, epilogue, conv, grid, table, places, pace, is_full=is_full) if places else None
+        odd = any_flag_set(k, [(args.flags.memory, args.flags.count)]) if args.flags else None
+        known = args, accumulator, pixels, resident, is_single, is_non_temporal, odd
+        return _Bf16Conv(k, tiles, conv, distances, grid, steps, epilogue, fmt, *known)
 
     assert not (resident and has_second)
     count, own = B + max(2 * resident, 1), OWN if terms == 1 else 0
-    convolve(
-        k, memory, epilogue, TileFormat(BLOCK, terms, terms * 2, step_elements(terms) * 2, tiles=count, own=own), work
-    )
+    fmt = TileFormat(BLOCK, terms, terms * 2, step_elements(terms) * 2, tiles=count, own=own)
+    convolve(k, args.conv, epilogue, fmt, work)
 
 
 @dataclass(frozen=True)
@@ -125,6 +145,7 @@ class _KBlock:
 class _Bf16Conv(TileConv):
     """Products of bf16 terms."""
 
+    operands: Bf16ConvArgs[Buf, Val]
     accumulator: TermAccumulator | None
     """With three terms."""
     pixels: PipelinedPixels | None
@@ -145,14 +166,9 @@ class _Bf16Conv(TileConv):
         return self.fmt.terms
 
     @property
-    def x(self) -> Buf:
-        found: Buf = self.memory["x"]
-        return found
-
-    @property
-    def w(self) -> Buf:
-        found: Buf = self.memory["w"]
-        return found
+    def pixel_stride(self) -> Val:
+        """The stride of neighbouring pixels of a tile, in elements."""
+        return self.args.taps.stride.x * self.args.strides.x
 
     def micro_tiles(self, rows: Val, column: Val, step: Val, many: Val, fetched: Val, is_last: Val) -> None:
         if self.pixels is None:
@@ -192,7 +208,7 @@ class _Bf16Conv(TileConv):
         k, pixels = self.k, self.pixels
         assert pixels is not None
         for t in range(2 * self.resident):
-            self.tiles.load(B + t, self.w.at(k_block.column * self.steps * step_elements(1) + t * TILE))
+            self.tiles.load(B + t, self.operands.w.at(k_block.column * self.steps * step_elements(1) + t * TILE))
         with k.loop(0, rows) as r:
             slot = k.const(0) if self.is_single else r * MICRO_TILE
             sums, is_first = (self._sums(slot), PANEL * 4), k_block.step.eq(0)
@@ -223,7 +239,7 @@ class _Bf16Conv(TileConv):
         assert pixels is not None
         if k_block.fetched is not None:
             many = k_block.fetched * self.resident
-            ahead = self.w.at(((k_block.column + 1) * self.steps) * step_elements(1) + r * many * LINE)
+            ahead = self.operands.w.at(((k_block.column + 1) * self.steps) * step_elements(1) + r * many * LINE)
             with k.loop(0, many) as i:
                 ahead.prefetch(i * LINE, locality=2)
         is_woven = pixels.pipelined_steps(k.const(self.resident)).eq(self.resident)
@@ -235,8 +251,8 @@ class _Bf16Conv(TileConv):
         return k.select(is_woven, k.const(self.resident), 0)
 
     def _multiply_resident(self, r: Val, among: Callable[[Val], list[Callable[[], None]]]) -> None:
-        k, pixels = self.k, self.x.at(self.grid.entry(r)[0])
-        stride = number(self.memory, "stride_x") * number(self.memory, "x_x") * 2
+        k, pixels = self.k, self.operands.x.at(self.grid.entry(r)[0])
+        stride = self.pixel_stride * 2
         for s in range(self.resident):
             others = among(k.const(s))
             self.tiles.load(A, pixels.at(self.distances.load(s)), stride)
@@ -285,8 +301,8 @@ class _Bf16Conv(TileConv):
     ) -> None:  # fmt: skip
         """Steps ``begin`` to ``end`` of a K-block; ``among`` returns what a step does between its products."""
         k, size, many, fetched = self.k, step_elements(self.terms), k_block.many, k_block.fetched
-        pixels_of, term = self._pixels_of(r), number(self.memory, "x_term")
-        weights = self.w.at((k_block.column * self.steps + k_block.step) * size)
+        pixels_of, term = self._pixels_of(r), self.args.strides.term
+        weights = self.operands.w.at((k_block.column * self.steps + k_block.step) * size)
         ahead, to_fetch, each = weights.at(many * size), k.var(0), k.const(0)
         if fetched is not None:
             each = fetched * (self.terms * LINE)
@@ -318,12 +334,12 @@ class _Bf16Conv(TileConv):
 
     def _pixels_of(self, r: Val) -> Callable[[Val], tuple[Buf, Val]]:
         """Returns, for a step, the first pixel of the micro-tile and the bytes from one pixel to the next."""
-        k, own = self.k, self.x.at(self.grid.entry(r)[0])
-        stride = number(self.memory, "stride_x") * number(self.memory, "x_x") * 2
-        if "second" not in self.memory:
+        k, own = self.k, self.operands.x.at(self.grid.entry(r)[0])
+        stride, image, second = self.pixel_stride * 2, self.operands.second, self.args.second
+        if image is None or second is None:
             return lambda step: (own.at(self.distances.load(step)), stride)
-        other, of_other = self.memory["second"].at(self.grid.second(r)), number(self.memory, "second_x") * 2
-        first = self.steps - number(self.memory, "second_blocks")
+        other, of_other = image.at(self.grid.second(r)), second.x * 2
+        first = self.steps - second.blocks
 
         def found(step: Val) -> tuple[Buf, Val]:
             is_own = step < first
@@ -358,7 +374,7 @@ class _Bf16Conv(TileConv):
             with self.k.when(self.odd, likely=False):
                 self._f32_fallback(r, column, slot)
         elif not self.is_full:
-            with self.k.when((self.wide % BLOCK).ne(0)):
+            with self.k.when((self.args.wide % BLOCK).ne(0)):
                 self._f32_fallback(r, column, slot)
 
     def _f32_fallback(self, r: Val, column: Val, slot: Buf) -> None:
@@ -370,18 +386,18 @@ class _Bf16Conv(TileConv):
         with k.when((odd[0].get() + odd[1].get()).ne(0.0).any(), likely=False):
             start, *_, many = self.grid.entry(r)
             with k.loop(0, many) as i:
-                pixel = self.x.at(start + i * number(self.memory, "stride_x") * number(self.memory, "x_x"))
+                pixel = self.operands.x.at(start + i * self.args.taps.stride.x * self.args.strides.x)
                 self._recompute(pixel, column, slot.at(i * PANEL))
 
     def _recompute(self, pixel: Buf, column: Val, to: Buf) -> None:
         """The sums of one pixel of the result and 32 filters, in f32."""
-        k, size, term = self.k, step_elements(self.terms), number(self.memory, "x_term")
+        k, size, term = self.k, step_elements(self.terms), self.args.strides.term
         with k.loop(0, 2) as half:
             total = k.var(k.zeros(f32, HALF))
             with k.loop(0, self.steps) as s:
-                here, first = pixel.at(self.distances.load(s)), s % ceil_div(self.wide, BLOCK) * BLOCK
-                weights = self.w.at((column * self.steps + s) * size + half * TILE)
-                with k.loop(0, k.min(self.wide - first, BLOCK)) as c:
+                here, first = pixel.at(self.distances.load(s)), s % ceil_div(self.args.wide, BLOCK) * BLOCK
+                weights = self.operands.w.at((column * self.steps + s) * size + half * TILE)
+                with k.loop(0, k.min(self.args.wide - first, BLOCK)) as c:
                     v = k.splat(decode_terms(k, here.at(c), term, self.terms, 1), HALF)
                     total.set(k.fma(v, load_column(k, weights, self.terms, c), total))
             to.store(half * HALF, total)

@@ -14,27 +14,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.kernels.common.block_epilogue import BlockEpilogue
-from sardonyx.providers.cpu.kernels.common.epilogue import BROADCAST, Epilogue
+from sardonyx.providers.cpu.kernels.common.epilogue import BROADCAST, Epilogue, EpilogueArgs
 from sardonyx.providers.cpu.kernels.common.image_block import (
     ImageBlock,
+    ImageBlockArgs,
+    ImageBlockConfig,
     OutputBlocks,
     RuntimeWindow,
     ScratchLayout,
     broadcast_weights,
-    layout_params,
 )
-from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, number
-from sardonyx.providers.cpu.kernels.common.window import Taps, WindowGeometry, geometry_params, refusal, sizes
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem
+from sardonyx.providers.cpu.kernels.common.window import Taps, WindowGeometry, refusal
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_b
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
-from sardonyx.providers.cpu.language.arguments import flat
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -83,7 +85,7 @@ def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
 def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     isa, geometry, dtype = analysis.isa, WindowGeometry.of(group), register_dtype(group.x.dtype)
     per_channel = expressible(dims.exact_div(group.w.shape[0], group.groups))
-    epilogue, more = geometry.epilogue(group)
+    epilogue, operands = geometry.epilogue(group)
     rows = _rows(geometry, isa)
     is_register_epilogue = rows > 0 and _is_register_epilogue(geometry, epilogue, lanes_of(isa.lanes, dtype))
     config = DepthwiseConfig(
@@ -91,15 +93,26 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     )
     before, weights = _weights(group, config, isa)
     room_nbytes = isa.l1_nbytes // 2
-    numbers = {"filters": group.box[1], "per_channel": per_channel, "room": room_nbytes * 8 // dtype.bits}
     flops = expressible(dims.product((2 * geometry.taps.count, *group.box)))
     layout = config.layout(isa.lanes)
     scratch = layout.nbytes(1, room_nbytes)
     spec = conv_depthwise_nchw(config=config, x_dtype=group.x.dtype, epilogue=epilogue)
-    args = {**geometry.args(), **layout.args(), **numbers, "w": weights, **flat(operands=more)}
+    args = DepthwiseNchwArgs[Ref, Known](
+        ImageBlockArgs(geometry.operand, layout.operand), filters=group.box[1], per_channel=per_channel,
+        room=room_nbytes * 8 // dtype.bits, w=weights, epilogue=operands,
+    )  # fmt: skip
     return [
         *before,
-        Step(spec, args, epilogue.writes, group.nodes, scratch, flops, geometry.nbytes, "one channel at a time, NCHW"),
+        Step(
+            spec,
+            flat(args=args),
+            epilogue.writes,
+            group.nodes,
+            scratch,
+            flops,
+            geometry.nbytes,
+            "one channel at a time, NCHW",
+        ),
     ]
 
 
@@ -131,21 +144,36 @@ def _weights(group: Convolution, config: DepthwiseConfig, isa: Isa) -> tuple[lis
     return before, Ref(panel.storage)
 
 
+@dataclass(frozen=True)
+class DepthwiseNchwArgs(Arguments[M, N]):
+    """The parameters of ``conv_depthwise_nchw``."""
+
+    is_inline: ClassVar[bool] = True
+    image: ImageBlockArgs[M, N]
+    filters: N
+    per_channel: N
+    """Filters that read one channel."""
+    room: N
+    """Elements of an image block."""
+    w: M
+    epilogue: EpilogueArgs[M, N]
+
+
 def _params(config: DepthwiseConfig, x_dtype: DType, epilogue: Epilogue) -> Params:
-    numbers = dict.fromkeys(("filters", "per_channel", "room"), i64)
-    return {**geometry_params(x_dtype), **layout_params(), **numbers, "w": (config.dtype,), **epilogue.params}
+    image, w = ImageBlockArgs.declared(x_dtype), Memory(config.dtype)
+    return {"args": DepthwiseNchwArgs[Memory, DType](image, i64, i64, i64, w, epilogue.declared)}
 
 
 @kernel(_params)
 def conv_depthwise_nchw(
-    k: Kernel, x: Buf, w: Buf, batch: Val, filters: Val, per_channel: Val, room: Val,
-    *, config: DepthwiseConfig, x_dtype: DType, epilogue: Epilogue, **memory: Any,
-) -> None:  # fmt: skip
-    memory = {**memory, "has_unit_stride": config.has_unit_stride}
-    planes, *_ = sizes(memory, "out")
-    taps, lanes = RuntimeWindow(k, memory), lanes_of(k.lanes, config.dtype)
-    blocks = OutputBlocks(k, taps, memory, room // taps.phase_planes, 1, lanes)
-    count = batch * planes * blocks.count
+    k: Kernel, args: DepthwiseNchwArgs[Buf, Val], *, config: DepthwiseConfig, x_dtype: DType, epilogue: Epilogue
+) -> None:
+    window, filters = args.image.window, args.filters
+    planes, lanes = window.axes.z.out, lanes_of(k.lanes, config.dtype)
+    block_config = ImageBlockConfig(config.dtype, lanes, config.taps.step, config.has_unit_stride, is_padded=True)
+    taps = RuntimeWindow(k, args.image.scratch)
+    blocks = OutputBlocks(k, taps, window, args.room // taps.phase_planes, 1, lanes)
+    count = window.batch * planes * blocks.count
     chunks = k.max(ceil_div(filters, CHUNK), k.min(ceil_div(k.const(GRID), k.max(count, 1)), filters))
     padded = k.var(-1)
     with k.share(count * chunks) as at:
@@ -155,7 +183,7 @@ def conv_depthwise_nchw(
             which // blocks.count % planes,
             which // blocks.count // planes,
         )
-        block = ImageBlock(k, taps, memory, blocks, block_number, config.dtype, lanes, config.taps.step, is_padded=True)
+        block = ImageBlock(k, taps, args.image, blocks, block_number, block_config)
         with k.when(padded.get().ne(which)):
             block.clear()
             padded.set(which)
@@ -165,10 +193,10 @@ def conv_depthwise_nchw(
         with k.when(~is_tiled):
             block.tables()
         with k.loop(chunk * filters // chunks, (chunk + 1) * filters // chunks) as c:
-            start = image * number(memory, "x_b") + c // per_channel * number(memory, "x_c")
-            block.refill(x.at(start), plane, config.taps)
-            finish = _FilterEpilogue(k, epilogue, memory, block, [image, plane], c, k.const(1), config)
-            _FilterSums(k, config, block, w.at(c * config.taps.count), finish).make(is_tiled)
+            start = image * window.strides.b + c // args.per_channel * window.strides.c
+            block.refill(window.x.at(start), plane, config.taps)
+            finish = _FilterEpilogue(k, epilogue, args.epilogue, block, [image, plane], c, k.const(1), config)
+            _FilterSums(k, config, block, args.w.at(c * config.taps.count), finish).make(is_tiled)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ The weights are packed as [channels / lanes][taps][lanes], zero beyond the last 
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
@@ -14,14 +15,16 @@ from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem
 from sardonyx.providers.cpu.kernels.common.nhwc_window import (
     NhwcWindow,
+    NhwcWindowArgs,
     NhwcWindowConfig,
     SlidingWindow,
-    nhwc_window_params,
     supports_packed_images,
 )
 from sardonyx.providers.cpu.kernels.common.window import refusal
 from sardonyx.providers.cpu.kernels.conv import nhwc
+from sardonyx.providers.cpu.kernels.conv.image_epilogue import writes_of
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_b
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -45,9 +48,9 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     spec = conv_depthwise_nhwc(config=config, x_dtype=found.x_dtype, epilogue=found.epilogue)
     flops = dims.known(dims.product((2 * config.taps.count, *group.box))) or 0
     variant = f"{config.pixels} pixels x a vector of channels"
-    args = {**found.args, "w": Ref(weights.storage)}
-    writes = found.epilogue.writes | ({"image"} if config.terms else set())
-    return [*before, Step(spec, args, writes, group.nodes, 0, flops, geometry.nbytes, variant)]
+    args = DepthwiseNhwcArgs(found.operand, Ref(weights.storage))
+    writes = writes_of(found.epilogue)
+    return [*before, Step(spec, flat(args=args), writes, group.nodes, 0, flops, geometry.nbytes, variant)]
 
 
 def weights_of(group: Convolution, config: NhwcWindowConfig, isa: Isa) -> tuple[list[Step], Matrix]:
@@ -64,23 +67,37 @@ def has_next(group: Convolution, analysis: Analysis) -> bool:
     return is_depthwise and supports_packed_images(group, analysis)
 
 
+@dataclass(frozen=True)
+class DepthwiseNhwcArgs(Arguments[M, N]):
+    """The parameters of ``conv_depthwise_nhwc``."""
+
+    is_inline: ClassVar[bool] = True
+    image: NhwcWindowArgs[M, N]
+    w: M
+
+
 def _params(config: NhwcWindowConfig, x_dtype: DType, epilogue: Epilogue) -> Params:
-    return {**nhwc_window_params(config, x_dtype, epilogue), "w": (config.dtype,)}
+    return {"args": DepthwiseNhwcArgs(NhwcWindowArgs.declared(config, x_dtype, epilogue), Memory(config.dtype))}
 
 
 @kernel(_params)
 def conv_depthwise_nhwc(
-    k: Kernel, *, config: NhwcWindowConfig, x_dtype: DType, epilogue: Epilogue, **memory: Any
+    k: Kernel, args: DepthwiseNhwcArgs[Buf, Val], *, config: NhwcWindowConfig, x_dtype: DType, epilogue: Epilogue
 ) -> None:
-    DepthwiseWindow(k, config, epilogue, memory).slide()
+    DepthwiseWindow(k, config, epilogue, args.image, args.w).slide()
 
 
 class DepthwiseWindow(SlidingWindow):
     """A filter for each channel."""
 
+    def __init__(
+        self, k: Kernel, config: NhwcWindowConfig, epilogue: Epilogue, args: NhwcWindowArgs[Buf, Val], w: Buf
+    ) -> None:
+        super().__init__(k, config, epilogue, args)
+        self.w = w
+
     def weight(self, channel: Val, tap: Val) -> Val:
-        w: Buf = self.memory["w"]
-        return w.load((channel * self.taps.count) + tap * self.lanes, self.lanes)
+        return self.w.load((channel * self.taps.count) + tap * self.lanes, self.lanes)
 
     def add(self, total: Val, seen: Val, weight: Val | None) -> Val:
         assert weight is not None

@@ -22,24 +22,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.kernels.common.block_epilogue import BlockEpilogue
-from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, is_cheap
+from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, EpilogueArgs, is_cheap
 from sardonyx.providers.cpu.kernels.common.image_block import (
     LINE,
     ImageBlock,
+    ImageBlockArgs,
+    ImageBlockConfig,
     OutputBlocks,
     RuntimeWindow,
     ScratchLayout,
     broadcast_weights,
-    layout_params,
 )
-from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, refusal, sizes
+from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, refusal
 from sardonyx.providers.cpu.kernels.conv.filter_tile import (
     FilterTile,
     channels_per_block,
@@ -49,12 +50,12 @@ from sardonyx.providers.cpu.kernels.conv.filter_tile import (
 )
 from sardonyx.providers.cpu.kernels.gemm.vector import accumulate, lanes_of
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
-from sardonyx.providers.cpu.language.arguments import flat
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, Var, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible
-from sardonyx.providers.cpu.program.steps import Step
+from sardonyx.providers.cpu.program.steps import Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
 
@@ -90,64 +91,80 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
         dtype, geometry.taps.step, shape, geometry.has_unit_stride, geometry.rows_are_contiguous, is_register_epilogue
     )
     before, weights = packed_filters(group, dtype, shape.rows, isa)
-    epilogue, more = geometry.epilogue(group)
+    epilogue, operands = geometry.epilogue(group)
     block_channels = (
         channels if is_register_epilogue and isinstance(channels, int) else channels_per_block(geometry.taps, channels)
     )
     layout = ScratchLayout(geometry.taps, dtype, lanes_of(isa.lanes, dtype), shape.rows, block_channels)
     room_nbytes = isa.l2_nbytes // 2
-    args = {
-        **geometry.args(), **layout.args(), "w": weights.operand.memory, "groups": group.groups, "channels": channels,
-        "filters": filters, "room": room_nbytes * 8 // config.dtype.bits, **flat(operands=more),
-    }  # fmt: skip
+    args = DirectConvArgs[Ref, Known](
+        ImageBlockArgs(geometry.operand, layout.operand), weights.operand.memory, groups=group.groups,
+        channels=channels, filters=filters, room=room_nbytes * 8 // config.dtype.bits, epilogue=operands,
+    )  # fmt: skip
     flops = dims.known(dims.product((2 * geometry.taps.count, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.storage.elements, config.dtype.bits // 8))) or 0
     spec = conv_direct(config=config, x_dtype=group.x.dtype, epilogue=epilogue)
     variant = f"{config.shape.rows} filters x {config.shape.vectors} vectors of {config.dtype}"
     scratch = layout.nbytes(channels, room_nbytes)
-    return [*before, Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
+    return [*before, Step(spec, flat(args=args), epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
+
+
+@dataclass(frozen=True)
+class DirectConvArgs(Arguments[M, N]):
+    """The parameters of ``conv_direct``."""
+
+    is_inline: ClassVar[bool] = True
+    image: ImageBlockArgs[M, N]
+    w: M
+    groups: N
+    channels: N
+    filters: N
+    """Of a group."""
+    room: N
+    """Elements of an image block."""
+    epilogue: EpilogueArgs[M, N]
 
 
 def _params(config: DirectConvConfig, x_dtype: DType, epilogue: Epilogue) -> Params:
-    numbers = dict.fromkeys(("groups", "channels", "filters", "room"), i64)
-    return {**geometry_params(x_dtype), **layout_params(), "w": (config.dtype,), **numbers, **epilogue.params}
+    image, w = ImageBlockArgs.declared(x_dtype), Memory(config.dtype)
+    return {"args": DirectConvArgs[Memory, DType](image, w, i64, i64, i64, i64, epilogue.declared)}
 
 
 @kernel(_params)
 def conv_direct(
-    k: Kernel, x: Buf, w: Buf, batch: Val, groups: Val, channels: Val, filters: Val, room: Val,
-    *, config: DirectConvConfig, x_dtype: DType, epilogue: Epilogue, **memory: Any,
-) -> None:  # fmt: skip
-    taps, shape, lanes = RuntimeWindow(k, memory), config.shape, lanes_of(k.lanes, config.dtype)
-    memory = {**memory, "has_unit_stride": config.has_unit_stride}
-    depth, (planes, *_) = channels * taps.count, sizes(memory, "out")
+    k: Kernel, args: DirectConvArgs[Buf, Val], *, config: DirectConvConfig, x_dtype: DType, epilogue: Epilogue
+) -> None:
+    window, groups, channels, filters = args.image.window, args.groups, args.channels, args.filters
+    taps, shape, lanes = RuntimeWindow(k, args.image.scratch), config.shape, lanes_of(k.lanes, config.dtype)
+    block_config = ImageBlockConfig(config.dtype, lanes, config.step, config.has_unit_stride)
+    depth, planes = channels * taps.count, window.axes.z.out
     tiles = ceil_div(filters, shape.rows)
-    blocks = OutputBlocks(k, taps, memory, room // k.max(channels * taps.phase_planes, 1), shape.rows, lanes)
-    count = batch * groups * planes * blocks.count
+    blocks = OutputBlocks(k, taps, window, args.room // k.max(channels * taps.phase_planes, 1), shape.rows, lanes)
+    count = window.batch * groups * planes * blocks.count
     chunks, filled = filter_chunks(k, count, tiles), k.var(-1)
     with k.share(count * chunks) as at:
         chunk, which = at % chunks, at // chunks
         image, block_number = which // blocks.count, which % blocks.count
         plane, image = image % planes, image // planes
         group, image = image % groups, image // groups
-        block = ImageBlock(k, taps, memory, blocks, block_number, config.dtype, lanes, config.step)
-        start = x.at(image * number(memory, "x_b") + group * channels * number(memory, "x_c"))
+        block = ImageBlock(k, taps, args.image, blocks, block_number, block_config)
+        start = window.x.at(image * window.strides.b + group * channels * window.strides.c)
         with k.when(filled.ne(which)):
             block.tables()
             block.fill(start, plane, channels, 0.0)
             filled.set(which)
         with k.loop(chunk * tiles // chunks, (chunk + 1) * tiles // chunks) as tile:
-            weights = w.at((group * tiles + tile) * depth * shape.rows)
+            weights = args.w.at((group * tiles + tile) * depth * shape.rows)
             first = tile * shape.rows
             rows = k.min(filters - first, shape.rows)
             tile_epilogue = _TileEpilogue(
-                k, epilogue, memory, block, [image, plane], group * filters + first, rows, config
+                k, epilogue, args.epilogue, block, [image, plane], group * filters + first, rows, config
             )
             if config.is_register_epilogue:
                 only = _KBlock(k, config, block, weights, k.const(0), channels)
                 tile_epilogue.rest(only.accumulate(tile_epilogue))
             else:
-                many = number(memory, "layout_channels")
+                many = args.image.scratch.layout.channels
                 with k.loop(0, k.max(channels, 1), many) as c:
                     panel = weights.at(c * (taps.count * shape.rows))
                     _KBlock(k, config, block, panel, c, k.min(channels - c, many)).accumulate()

@@ -7,14 +7,22 @@ loaded and encoded when they are stored, in the layout that the next convolution
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import dataclass, field
+from typing import ClassVar
 
-from sardonyx.providers.cpu.kernels.common.epilogue import Access, BoundEpilogue, Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, decode_terms, encode_terms, layout_params
+from sardonyx.dtypes import DType
+from sardonyx.providers.cpu.kernels.common.epilogue import Access, BoundEpilogue, Epilogue, EpilogueArgs
+from sardonyx.providers.cpu.kernels.conv.packed_image import (
+    BLOCK,
+    PackedImageArgs,
+    decode_terms,
+    encode_terms,
+    zero_padding,
+)
 from sardonyx.providers.cpu.kernels.math.transpose import transposed
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
-from sardonyx.providers.cpu.language.dsl import Kernel, Params
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
+from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, bf16, f32, i64, u16
 
 NCHW, PACKED = "nchw", "packed"
@@ -23,16 +31,70 @@ MICRO_TILE = HALF * PANEL
 """Sums of 16 pixels and 32 filters."""
 
 
-def packed_params(epilogue: Epilogue) -> Params:
+@dataclass(frozen=True)
+class ImageEpilogueArgs(Arguments[M, N]):
     """The parameters of an epilogue, and of the packed image that it writes for the next convolution."""
-    image = {"image": (bf16,), **layout_params("image")} if packs_image(epilogue) else {}
-    terms = {f"{name}_term": i64 for name, x in epilogue.names if x.columns == PACKED}
-    return {**image, **epilogue.params, **terms}
+
+    is_inline: ClassVar[bool] = True
+    image: M | None
+    layout: PackedImageArgs[M, N] | None = field(metadata=named("image"))
+    operands: EpilogueArgs[M, N]
+    terms: tuple[N | None, ...]
+    """Of each operand and output that is a packed image, the stride of its terms."""
+
+    @staticmethod
+    def declared(epilogue: Epilogue) -> ImageEpilogueArgs[Memory, DType]:
+        terms = tuple(i64 if x.columns == PACKED else None for _, x in epilogue.names)
+        if not packs_image(epilogue):
+            return ImageEpilogueArgs(None, None, epilogue.declared, terms)
+        return ImageEpilogueArgs(Memory(bf16), PackedImageArgs.declared(), epilogue.declared, terms)
+
+    def zero_padding(self: ImageEpilogueArgs[Buf, Val], k: Kernel, batch: Val) -> None:
+        """Zero the padding of the image that is written, if there is one."""
+        if self.image is not None and self.layout is not None:
+            zero_padding(k, self.image, self.layout, batch)
 
 
 def packs_image(epilogue: Epilogue) -> bool:
     """Whether a result is packed for the convolution that reads it."""
     return any(y.columns == PACKED for y in epilogue.outputs)
+
+
+def writes_of(epilogue: Epilogue) -> frozenset[str]:
+    """The memory parameters that a kernel with such an epilogue writes."""
+    return epilogue.writes | ({"image"} if packs_image(epilogue) else set())
+
+
+@dataclass(frozen=True)
+class PackedPixels:
+    """How channels of a pixel of a packed image are reached."""
+
+    block: Val
+    """The stride of channel blocks."""
+    term: Val
+    """The stride of terms."""
+    terms: int
+
+    def load(self, pixel: Buf, t: Tile) -> Val:
+        """Load channels of a pixel."""
+        return decode_terms(pixel.k, self._at(pixel, t), self.term, self.terms, t.lanes)
+
+    def store(self, pixel: Buf, room: Val, t: Tile, value: Val) -> Buf:
+        """Store a channel block of a pixel that has ``room`` channels, or 16 of it. Returns where they are."""
+        k, at = pixel.k, self._at(pixel, t).as_type(u16)
+        there = None if t.lanes == BLOCK else k.mask(room - t.index, HALF)
+        for i, head in enumerate(encode_terms(k, t.keep(value, 0.0), self.terms)):
+            at.store(self.term * i, k.cast(head >> 16, u16), there)
+        return at
+
+    def _at(self, pixel: Buf, t: Tile) -> Buf:
+        return pixel.at(t.index // BLOCK * self.block + t.index % BLOCK)
+
+
+def packed_pixels(epilogue: Epilogue, args: ImageEpilogueArgs[Buf, Val], terms: int) -> dict[str, PackedPixels]:
+    """Of each operand and output that is a packed image."""
+    given = zip(epilogue.names, args.operands.views, args.terms, strict=True)
+    return {name: PackedPixels(view.col, term, terms) for (name, _), view, term in given if term is not None}
 
 
 class ImageEpilogue(BoundEpilogue):
@@ -44,10 +106,13 @@ class ImageEpilogue(BoundEpilogue):
     """The offset of the current numbers in such a micro-tile."""
 
     def __init__(
-        self, k: Kernel, epilogue: Epilogue, memory: Any, n: Val, place: list[Val], spare: Buf, terms: int
-    ) -> None:
-        super().__init__(k, epilogue, memory, n, place)
-        self.terms, self._memory = terms, memory
+        self, k: Kernel, epilogue: Epilogue, args: ImageEpilogueArgs[Buf, Val], n: Val, place: list[Val], spare: Buf,
+        terms: int,
+    ) -> None:  # fmt: skip
+        super().__init__(k, epilogue, args.operands, n, place)
+        self.terms, self._packed = terms, packed_pixels(epilogue, args, terms)
+        self._room = n if args.layout is None else args.layout.room
+        """Channels of a pixel of the image that is written."""
         names = [name for name, x in epilogue.names if x.columns == NCHW]
         self.is_wide = not names and not epilogue.is_expensive
         """Whether 32 filters are finished at a time."""
@@ -56,14 +121,10 @@ class ImageEpilogue(BoundEpilogue):
 
     def prefetch(self, row: Operand, column: Operand, width: int) -> None:
         super().prefetch(row, column, width)
-        for name, y in self.epilogue.names:
-            if y.columns == PACKED:
-                at = self._row(name, row).at(self.k.value(column, i64) // BLOCK * self._number(name, "col"))
-                for term in range(self.terms):
-                    at.prefetch(self._number(name, "term") * term, write=name.startswith("y"))
-
-    def _number(self, name: str, what: str) -> Val:
-        return number(self._memory, f"{name}_{what}")
+        for name, packed in self._packed.items():
+            at = self._row(name, row).at(self.k.value(column, i64) // BLOCK * packed.block)
+            for term in range(self.terms):
+                at.prefetch(packed.term * term, write=name.startswith("y"))
 
     def pixels(self, sums: Buf, half: Val, x: Val, many: Val, t: Tile) -> None:
         """Apply the epilogue to ``many`` pixels from ``x`` on, whose sums are a panel apart, ``half`` columns from its
@@ -112,38 +173,23 @@ class ImageEpilogue(BoundEpilogue):
 
     def _sixteen(self, name: str, x: Val, first: Val) -> Iterator[tuple[Val, Val, Callable[[Val], Buf]]]:
         """For 16 filters at a time: their column in the micro-tile, how many exist, and the address of each."""
-        k, pixel = self.k, self._at[name].at(x * self._number(name, "row"))
+        k, own = self.k, self._operands[name]
+        pixel = self._at[name].at(x * own.row)
         with k.loop(0, PANEL, HALF) as at:
-            start = pixel.at((first + at) * self._number(name, "col"))
-            yield at, k.min(self.n - (first + at), HALF), lambda i: start.at(i * self._number(name, "col"))
+            start = pixel.at((first + at) * own.col)
+            yield at, k.min(self.n - (first + at), HALF), lambda i: start.at(i * own.col)
 
     def _load(self, name: str, x: Access, row: Operand, t: Tile) -> Val:
         if x.columns == NCHW:
             return self.micro_tiles[name].load(self.here, HALF)
         if x.columns == PACKED:
-            return load_terms(self._row(name, row), self._memory, name, t, self.terms)
+            return self._packed[name].load(self._row(name, row), t)
         return super()._load(name, x, row, t)
 
     def _store(self, name: str, y: Access, row: Operand, t: Tile, value: Val) -> None:
         if y.columns == NCHW:
             self.micro_tiles[name].store(self.here, value)
         elif y.columns == PACKED:
-            store_terms(self._row(name, row), self._memory, name, t, value, self.terms)
+            self._packed[name].store(self._row(name, row), self._room, t, value)
         else:
             super()._store(name, y, row, t, value)
-
-
-def load_terms(pixel: Buf, memory: Any, name: str, t: Tile, terms: int) -> Val:
-    """Load channels of a pixel of a packed image."""
-    block, term = number(memory, f"{name}_col"), number(memory, f"{name}_term")
-    return decode_terms(pixel.k, pixel.at(t.index // BLOCK * block + t.index % BLOCK), term, terms, t.lanes)
-
-
-def store_terms(pixel: Buf, memory: Any, name: str, t: Tile, value: Val, terms: int) -> Buf:
-    """Store a block of channels of a packed pixel, or 16 of it. Returns where they are."""
-    k, block, term = pixel.k, number(memory, f"{name}_col"), number(memory, f"{name}_term")
-    at = pixel.at(t.index // BLOCK * block + t.index % BLOCK).as_type(u16)
-    there = None if t.lanes == BLOCK else k.mask(number(memory, "image_room") - t.index, HALF)
-    for i, head in enumerate(encode_terms(k, t.keep(value, 0.0), terms)):
-        at.store(term * i, k.cast(head >> 16, u16), there)
-    return at

@@ -25,24 +25,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import ClassVar
 
+from sardonyx.dtypes import DType
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import number
+from sardonyx.providers.cpu.kernels.common.window import PerAxis, TapsArgs
 from sardonyx.providers.cpu.kernels.conv.image_epilogue import (
     MICRO_TILE,
     NCHW,
     ImageEpilogue,
-    packed_params,
-    packs_image,
+    ImageEpilogueArgs,
 )
-from sardonyx.providers.cpu.kernels.conv.packed_image import zero_padding
+from sardonyx.providers.cpu.kernels.conv.packed_image import PackedStrides
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import SUMS, TILES, A
 from sardonyx.providers.cpu.language.amx import Tiles
-from sardonyx.providers.cpu.language.dsl import Kernel, Params
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
+from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, f32, i64
 
 GROUP = 10
@@ -59,20 +60,57 @@ ENTRY = 8
 """Words of a tile in the table: offset of its first pixel, image, z, y, x, number of pixels, and the offset of its
 first pixel in a second image."""
 
-_TAPS = tuple(f"{what}_{axis}" for what in ("kernel", "dilation", "stride", "out", "phase") for axis in "zyx")
-_NUMBERS = (
-    "x_b", "x_block", "x_z", "x_y", "x_x", "x_term", "x_phase_z", "x_phase_y", "x_phase_x", "batch", "blocks",
-    "filters", "lines", "length", "wide", "pitch_z", "pitch_y", "k_block",
-)  # fmt: skip
-_SECOND = tuple(f"second_{what}" for what in ("b", "block", "z", "y", "x", "blocks"))
+
+@dataclass(frozen=True)
+class SecondImageArgs(Arguments[M, N]):
+    """The parameters of a second image, of which a pointwise convolution is added; strides are those of windows."""
+
+    b: N
+    block: N
+    z: N
+    y: N
+    x: N
+    blocks: N
 
 
-def convolution_params(epilogue: Epilogue, *, has_second: bool = False) -> Params:
-    """All parameters but images and weights. ``has_second``: the convolution also adds a pointwise one of a second
-    image, whose strides are those from window to window.
-    """
-    numbers = (*_NUMBERS, *_TAPS, *(_SECOND if has_second else ()))
-    return {**dict.fromkeys(numbers, i64), **packed_params(epilogue)}
+@dataclass(frozen=True)
+class TileConvArgs(Arguments[M, N]):
+    """All parameters but images and weights."""
+
+    is_inline: ClassVar[bool] = True
+    strides: PackedStrides[M, N] = field(metadata=named("x"))
+    phase_strides: PerAxis[M, N] = field(metadata=named("x_phase"))
+    batch: N
+    blocks: N
+    """Channel blocks of the image."""
+    filters: N
+    lines: N
+    length: N
+    """Pixels of a line."""
+    wide: N
+    """Numbers that one tap reads or, in the compact layout, the taps of a row."""
+    pitch_z: N
+    pitch_y: N
+    """Outputs of a plane and of a row, with those that are dropped."""
+    k_block: N
+    taps: TapsArgs[M, N]
+    out: PerAxis[M, N]
+    phase: PerAxis[M, N]
+    """Stride phases of the image along each axis."""
+    second: SecondImageArgs[M, N] | None
+    epilogue: ImageEpilogueArgs[M, N]
+
+    @staticmethod
+    def declared(epilogue: Epilogue, *, has_second: bool = False) -> TileConvArgs[Memory, DType]:
+        axes, second = PerAxis.declared(), SecondImageArgs[Memory, DType](i64, i64, i64, i64, i64, i64)
+        return TileConvArgs(
+            PackedStrides.declared(), axes, i64, i64, i64, i64, i64, i64, i64, i64, i64, TapsArgs.declared(), axes,
+            axes, second if has_second else None, ImageEpilogueArgs.declared(epilogue),
+        )  # fmt: skip
+
+    def second_blocks(self: TileConvArgs[Buf, Val], k: Kernel) -> Val:
+        """Channel blocks of the second image."""
+        return k.const(0) if self.second is None else self.second.blocks
 
 
 @dataclass(frozen=True)
@@ -94,27 +132,26 @@ class TileFormat:
     """Work items of a thread's share that no other thread steals, at most, where pixels are divided among threads."""
 
 
-def convolve(k: Kernel, memory: Any, epilogue: Epilogue, fmt: TileFormat, work_of: Callable[..., TileConv]) -> None:
+def convolve(
+    k: Kernel, args: TileConvArgs[Buf, Val], epilogue: Epilogue, fmt: TileFormat, work_of: Callable[..., TileConv]
+) -> None:
     """The loops of a convolution over groups, filters and K-blocks; ``TileConv`` multiplies micro-tiles."""
-    batch, blocks, lines, length, wide, k_block = (
-        number(memory, name) for name in ("batch", "blocks", "lines", "length", "wide", "k_block")
-    )
-    taps = number(memory, "kernel_z") * number(memory, "kernel_y") * number(memory, "kernel_x")
-    steps = k.opaque(blocks * taps * ceil_div(wide, fmt.block) + _second_blocks(k, memory))
+    lines, length = args.lines, args.length
+    taps = args.taps.count()
+    steps = k.opaque(args.blocks * taps * ceil_div(args.wide, fmt.block) + args.second_blocks(k))
     per_line = k.opaque(ceil_div(length, HALF))
     high = k.opaque(ceil_div(length, k.max(per_line, 1)))
     each = k.opaque(lines * per_line)
-    count, columns = batch * each, ceil_div(number(memory, "filters"), PANEL)
-    if packs_image(epilogue):
-        zero_padding(k, memory["image"], memory, "image", batch)
-    groups = _Groups.of(k, memory, fmt, count, columns, steps)
+    count, columns = args.batch * each, ceil_div(args.filters, PANEL)
+    args.epilogue.zero_padding(k, args.batch)
+    groups = _Groups.of(k, args, fmt, count, columns, steps)
     tiles = Tiles(k)
     tiles.configure(high, short=(*SUMS, A), count=fmt.tiles)
     distances = k.scratch(i64)
-    plane_rows = k.opaque(number(memory, "pitch_z") // k.max(number(memory, "pitch_y"), 1))
-    grid = PixelTiles(k, memory, distances.at(ceil_div(steps, 8) * 8), lines, length, per_line, high, each, plane_rows)
-    _fill_distances(k, memory, distances, blocks, wide, fmt.block)
-    work = work_of(k, tiles, memory, distances, grid, steps, epilogue, fmt)
+    plane_rows = k.opaque(args.pitch_z // k.max(args.pitch_y, 1))
+    grid = PixelTiles(k, args, distances.at(ceil_div(steps, 8) * 8), per_line, high, each, plane_rows)
+    _fill_distances(k, args, distances, fmt.block)
+    work = work_of(k, tiles, args, distances, grid, steps, epilogue, fmt)
     known, first = k.var(-1), k.var(-1)
     own = groups.never_stolen(k, fmt)
     with k.share(k.select(count > 0, groups.count * groups.columns, 0), own) as at:
@@ -129,9 +166,9 @@ def convolve(k: Kernel, memory: Any, epilogue: Epilogue, fmt: TileFormat, work_o
         fetched = k.max(ceil_div(k.const(LINES), k.max(rows, 1)), FETCHED)
         if fmt.terms == 1:
             fetched = k.select(first.ne(group) & (groups.weights_nbytes <= NEAR_NBYTES), 0, fetched)
-        with k.loop(0, steps, k_block) as step:
-            many = k.min(k_block, steps - step)
-            is_last = step + k_block >= steps
+        with k.loop(0, steps, args.k_block) as step:
+            many = k.min(args.k_block, steps - step)
+            is_last = step + args.k_block >= steps
             work.micro_tiles(rows, column, step, many, fetched, is_last)
     work.close()
     tiles.release()
@@ -149,18 +186,15 @@ class _Groups:
     weights_nbytes: Val
 
     @staticmethod
-    def of(k: Kernel, memory: Any, fmt: TileFormat, count: Val, columns: Val, steps: Val) -> _Groups:
+    def of(k: Kernel, args: TileConvArgs[Buf, Val], fmt: TileFormat, count: Val, columns: Val, steps: Val) -> _Groups:
         """Of ``count`` tiles. At least two groups for each thread, if there are enough tiles; groups have equal sizes
         and threads equally many. Threads divide the pixels, as in the layers before and after, unless reading all
         weights costs more.
         """
-        batch, blocks, filters, lines, length, wide = (
-            number(memory, name) for name in ("batch", "blocks", "filters", "lines", "length", "wide")
-        )
         fair = count * columns // (k.threads * 2)
         groups = ceil_div(count, k.max(k.min(fair, GROUP), 1))
-        channels = (blocks * ceil_div(wide, fmt.block) + _second_blocks(k, memory)) * fmt.block
-        pixels_nbytes = batch * lines * length * (channels * fmt.number_nbytes + filters * 4)
+        channels = (args.blocks * ceil_div(args.wide, fmt.block) + args.second_blocks(k)) * fmt.block
+        pixels_nbytes = args.batch * args.lines * args.length * (channels * fmt.number_nbytes + args.filters * 4)
         weights_nbytes = columns * steps * fmt.step_nbytes
         is_split = (count >= k.threads * 2) & (weights_nbytes <= pixels_nbytes)
         groups = k.max(groups, k.select(is_split, k.threads, 1))
@@ -172,29 +206,23 @@ class _Groups:
         return k.select(self.is_split, k.min(self.count * self.columns // (k.threads * 4), fmt.own), 0)
 
 
-def _fill_distances(k: Kernel, memory: Any, to: Buf, blocks: Val, wide: Val, block_size: int) -> None:
+def _fill_distances(k: Kernel, args: TileConvArgs[Buf, Val], to: Buf, block_size: int) -> None:
     """Store how far the pixels of each step are from those of the first step, in elements."""
+    strides = args.strides.z, args.strides.y, args.strides.x
 
-    def n(name: str) -> Val:
-        return number(memory, name)
+    def along(axis: int, tap: Val) -> Val:
+        place, phases = tap * args.taps.dilation.each[axis], k.max(args.phase.each[axis], 1)
+        return place % phases * args.phase_strides.each[axis] + place // phases * strides[axis]
 
-    def along(axis: str, tap: Val) -> Val:
-        place, phase_strides = tap * n(f"dilation_{axis}"), k.max(n(f"phase_{axis}"), 1)
-        return place % phase_strides * n(f"x_phase_{axis}") + place // phase_strides * n(f"x_{axis}")
-
-    at = k.var(0)
-    with k.loop(0, blocks) as block, k.loop(0, n("kernel_z")) as z, k.loop(0, n("kernel_y")) as y:
-        row = block * n("x_block") + along("z", z) + along("y", y)
-        with k.loop(0, n("kernel_x")) as tap, k.loop(0, wide, block_size) as first:
-            to.store(at.get(), row + along("x", tap) + first)
+    at, kernel = k.var(0), args.taps.kernel
+    with k.loop(0, args.blocks) as block, k.loop(0, kernel.z) as z, k.loop(0, kernel.y) as y:
+        row = block * args.strides.block + along(0, z) + along(1, y)
+        with k.loop(0, kernel.x) as tap, k.loop(0, args.wide, block_size) as first:
+            to.store(at.get(), row + along(2, tap) + first)
             at += 1
-    if "second" in memory:
-        with k.loop(0, n("second_blocks")) as block:
-            to.store(at.get() + block, block * n("second_block"))
-
-
-def _second_blocks(k: Kernel, memory: Any) -> Val:
-    return number(memory, "second_blocks") if "second" in memory else k.const(0)
+    if args.second is not None:
+        with k.loop(0, args.second.blocks) as block:
+            to.store(at.get() + block, block * args.second.block)
 
 
 @dataclass(frozen=True)
@@ -202,10 +230,8 @@ class PixelTiles:
     """The tiles of a group, in a table: which pixels they have, and where these are in the packed image."""
 
     k: Kernel
-    memory: Any
+    args: TileConvArgs[Buf, Val]
     table: Buf
-    lines: Val
-    length: Val
     per_line: Val
     high: Val
     each: Val
@@ -214,31 +240,31 @@ class PixelTiles:
 
     def locate(self, top: Val, rows: Val) -> None:
         """Fill the table with ``rows`` tiles from tile ``top`` on."""
-        k = self.k
-        pitch_z, pitch_y = number(self.memory, "pitch_z"), number(self.memory, "pitch_y")
+        k, args = self.k, self.args
         within = top % self.each
         image, line, first = (k.var(v) for v in (top // self.each, within // self.per_line, within % self.per_line))
         first.set(first.get() * self.high)
         with k.loop(0, rows) as i:
-            many = k.min(self.high, self.length - first.get())
-            place = line.get() * self.length + first.get()
-            z, rest = place // pitch_z, place % pitch_z
-            y, x = rest // pitch_y, rest % pitch_y
-            start = image.get() * number(self.memory, "x_b")
-            for axis, index in zip("zyx", (z, y, x), strict=True):
-                start = start + index * number(self.memory, f"stride_{axis}") * number(self.memory, f"x_{axis}")
+            many = k.min(self.high, args.length - first.get())
+            place = line.get() * args.length + first.get()
+            z, rest = place // args.pitch_z, place % args.pitch_z
+            y, x = rest // args.pitch_y, rest % args.pitch_y
+            start = image.get() * args.strides.b
+            strides = args.strides.z, args.strides.y, args.strides.x
+            for index, step, stride in zip((z, y, x), args.taps.stride.each, strides, strict=True):
+                start = start + index * step * stride
             entry = self.table.at(i * ENTRY)
             words = [start, image.get(), z, y, x, many]
-            if "second" in self.memory:
-                terms = zip("bzyx", (image.get(), z, y, x), strict=True)
-                words.append(sum((index * number(self.memory, f"second_{axis}") for axis, index in terms), k.const(0)))
+            if (second := args.second) is not None:
+                terms = zip((image.get(), z, y, x), (second.b, second.z, second.y, second.x), strict=True)
+                words.append(sum((index * stride for index, stride in terms), k.const(0)))
             for word, value in enumerate(words):
                 entry.store(word, value)
             first += self.high
-            is_line = first.get() >= self.length
+            is_line = first.get() >= args.length
             line += k.cast(is_line, i64)
             first.set(k.select(is_line, 0, first))
-            is_image = line.get().eq(self.lines)
+            is_image = line.get().eq(args.lines)
             image += k.cast(is_image, i64)
             line.set(k.select(is_image, 0, line))
 
@@ -255,8 +281,7 @@ class PixelTiles:
         pixels exist.
         """
         k = self.k
-        pitch = number(self.memory, "pitch_y")
-        out_y, out_x = number(self.memory, "out_y"), number(self.memory, "out_x")
+        pitch, (_, out_y, out_x) = self.args.pitch_y, self.args.out.each
         _, image, *first, many = self.entry(tile)
         done, (z, y, x) = k.var(0), (k.var(index) for index in first)
         with k.loop_while(lambda: done.get() < many):
@@ -287,7 +312,7 @@ class TileConv:
 
     k: Kernel
     tiles: Tiles
-    memory: Any
+    args: TileConvArgs[Buf, Val]
     distances: Buf
     grid: PixelTiles
     steps: Val
@@ -296,19 +321,11 @@ class TileConv:
 
     @property
     def filters(self) -> Val:
-        return number(self.memory, "filters")
-
-    @property
-    def taps(self) -> Val:
-        return number(self.memory, "kernel_z") * number(self.memory, "kernel_y") * number(self.memory, "kernel_x")
-
-    @property
-    def wide(self) -> Val:
-        return number(self.memory, "wide")
+        return self.args.filters
 
     def slot(self, r: Val) -> Val:
         """Where the sums of micro-tile ``r`` begin: one of two slots if there is a single K-block."""
-        return self.k.select(self.steps <= number(self.memory, "k_block"), r & 1, r) * MICRO_TILE
+        return self.k.select(self.steps <= self.args.k_block, r & 1, r) * MICRO_TILE
 
     def locate(self, rows: Val) -> None:
         """Called once for the ``rows`` tiles of a group, after ``PixelTiles.locate``."""
@@ -360,7 +377,8 @@ class TileConv:
         """``many`` pixels from pixel ``x`` of a row on, and 32 filters."""
         k, first = self.k, column * PANEL
         left, finish = self.filters - first, self._finishing(place)
-        room = number(self.memory, "image_room") if packs_image(self.epilogue) else self.filters
+        layout = self.args.epilogue.layout
+        room = self.filters if layout is None else layout.room
 
         def by_halves() -> None:
             finish.transpose_in(x, many, first)
@@ -380,4 +398,4 @@ class TileConv:
     def _finishing(self, place: list[Val]) -> ImageEpilogue:
         """The epilogue of pixels of one row."""
         staging = self.grid.sums.at((GROUP + self.fmt.spare) * MICRO_TILE)
-        return ImageEpilogue(self.k, self.epilogue, self.memory, self.filters, place, staging, self.fmt.terms)
+        return ImageEpilogue(self.k, self.epilogue, self.args.epilogue, self.filters, place, staging, self.fmt.terms)

@@ -9,28 +9,29 @@ multiplied by the scales of image and filters when it ends. The image is read as
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.common.window import WindowGeometry
+from sardonyx.providers.cpu.kernels.common.window import PerAxis, WindowGeometry
 from sardonyx.providers.cpu.kernels.conv import on_tiles
+from sardonyx.providers.cpu.kernels.conv.image_epilogue import writes_of
 from sardonyx.providers.cpu.kernels.conv.implicit_gemm import (
     GROUP,
     PixelTiles,
     TileConv,
+    TileConvArgs,
     TileFormat,
-    convolution_params,
     convolve,
     scratch_nbytes,
 )
-from sardonyx.providers.cpu.kernels.conv.pack_image_int8 import SOURCE, packing_steps, source_args
+from sardonyx.providers.cpu.kernels.conv.pack_image_int8 import NhwcImageArgs, packing_steps
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
 from sardonyx.providers.cpu.kernels.split.deferred_accumulation import rows_per_step
@@ -58,11 +59,13 @@ from sardonyx.providers.cpu.kernels.split.int8_slices import (
     slices_key,
 )
 from sardonyx.providers.cpu.language.amx import Tiles
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i8, i32, i64, u8
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES, Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity
+from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Packed, Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
@@ -91,29 +94,28 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
             x, found.layout, group.nodes, u8 if x.storage in analysis.unsigned else i8
         )
     image, weights = analysis.splits[key], _packed(group, found, analysis.isa)
-    epilogue, more = on_tiles.epilogue_of(group, frame, analysis)
-    args = {
-        **found.args(image.tiles), **image.args(found.layout, found.start), "w": Ref(weights),
-        "filters": group.w.shape[0], "k_block": _run(found), "source": Ref.of(x),
-        **{f"source_{name}": v for name, v in source_args(x).items()},
-        **{f"pad_{a}": p for a, p in zip("zyx", frame.window.pads, strict=True)}, **more,
-    }  # fmt: skip
+    epilogue, operands = on_tiles.epilogue_of(group, frame, analysis)
+    more = dims.add(dims.sub(found.layout.elements, found.start), dims.floordiv(found.start, SLICES))
+    args = SlicesConvArgs[Ref, Known](
+        Ref(image.tiles, found.start), Ref(weights), Ref(image.scales), Ref(image.fourth), Ref(image.flags), Ref.of(x),
+        expressible(more), NhwcImageArgs.of(x), PerAxis(*frame.window.pads),
+        found.operand(int(group.w.shape[0]), _k_block(found), operands),
+    )  # fmt: skip
     spec = conv_int8_slices(first=image.first, epilogue=epilogue)
     flops = dims.known(dims.product((2, *group.w.shape[1:], *group.box))) or 0
     nbytes = dims.known(dims.add(frame.nbytes, weights.elements)) or 0
     why = f"{analysis.precision}: {PRODUCTS} products of {SLICES} slices on tiles"
-    writes = epilogue.writes | ({"image"} if "image" in args else set())
     scratch = scratch_nbytes(found.steps, epilogue, SPARE)
-    return [*before, Step(spec, args, writes, group.nodes, scratch, flops, nbytes, why)]
+    return [*before, Step(spec, flat(args=args), writes_of(epilogue), group.nodes, scratch, flops, nbytes, why)]
 
 
-def _run(found: on_tiles.Geometry) -> int:
+def _k_block(found: on_tiles.Geometry) -> int:
     return block_steps(found.steps * STEP)
 
 
 def _packed(group: Convolution, found: on_tiles.Geometry, isa: Isa) -> Packed:
     """The weights in slices, in the order of steps."""
-    w, layout, k_block = group.w, found.layout, _run(found)
+    w, layout, k_block = group.w, found.layout, _k_block(found)
     tensor = w.storage.tensor
     assert tensor is not None
     filters, channels, *taps = (int(d) for d in w.shape)
@@ -133,50 +135,73 @@ def _packed(group: Convolution, found: on_tiles.Geometry, isa: Isa) -> Packed:
 # -- the kernel
 
 
+@dataclass(frozen=True)
+class SlicesConvArgs(Arguments[M, N]):
+    """The parameters of ``conv_int8_slices``."""
+
+    is_inline: ClassVar[bool] = True
+    x: M
+    w: M
+    scales: M
+    fourth: M
+    flags: M
+    """Of images: their scales, whether they have fourth slices, and whether they are convolved in f32."""
+    unsplit: M
+    """The image in f32."""
+    more: N
+    """Elements of the image before the fourth slices."""
+    source: NhwcImageArgs[M, N]
+    """Of the image in f32."""
+    pad: PerAxis[M, N]
+    conv: TileConvArgs[M, N]
+
+
 def _params(first: DType, epilogue: Epilogue) -> Params:
-    memory = {"x": (i8,), "w": (i8,), "x_scales": (f32,), "x_fourth": (i32,), "x_flags": (i32,), "source": (f32,)}
-    sources = (f"source_{name}" for name in SOURCE)
-    numbers = dict.fromkeys(("x_more", *sources, *(f"pad_{a}" for a in "zyx")), i64)
-    return {**memory, **numbers, **convolution_params(epilogue)}
+    args = SlicesConvArgs[Memory, DType](
+        Memory(i8), Memory(i8), Memory(f32), Memory(i32), Memory(i32), Memory(f32), i64, NhwcImageArgs.declared(),
+        PerAxis.declared(), TileConvArgs.declared(epilogue),
+    )  # fmt: skip
+    return {"args": args}
 
 
 @kernel(_params)
-def conv_int8_slices(k: Kernel, *, first: DType, epilogue: Epilogue, **memory: Any) -> None:
+def conv_int8_slices(k: Kernel, args: SlicesConvArgs[Buf, Val], *, first: DType, epilogue: Epilogue) -> None:
     """``first`` is the type of an image's first slices."""
 
     def work(
         k: Kernel,
         tiles: Tiles,
-        memory: Any,
+        conv: TileConvArgs[Buf, Val],
         distances: Buf,
         grid: PixelTiles,
         steps: Val,
         epilogue: Epilogue,
         fmt: TileFormat,
     ) -> TileConv:
-        scales = scales_of(memory["w"], ceil_div(number(memory, "filters"), PANEL), steps)
+        scales = scales_of(args.w, ceil_div(conv.filters, PANEL), steps)
         levels = grid.sums.at(GROUP * MICRO_TILE).as_type(i32)
-        accumulator = SliceAccumulator(k, levels, grid.sums, lambda image, _: memory["x_scales"].load(image), scales)
-        return _Int8Conv(k, tiles, memory, distances, grid, steps, epilogue, fmt, first, accumulator)
+        accumulator = SliceAccumulator(k, levels, grid.sums, lambda image, _: args.scales.load(image), scales)
+        return _Int8Conv(k, tiles, conv, distances, grid, steps, epilogue, fmt, args, first, accumulator)
 
-    convolve(k, memory, epilogue, TileFormat(STEP, TERMS, SLICES, SLICES * 2 * TILE, SPARE), work)
+    convolve(k, args.conv, epilogue, TileFormat(STEP, TERMS, SLICES, SLICES * 2 * TILE, SPARE), work)
 
 
 @dataclass(frozen=True)
 class _Int8Conv(TileConv):
     """Products of slices."""
 
+    operands: SlicesConvArgs[Buf, Val]
     first: DType
     accumulator: SliceAccumulator
 
     def micro_tile(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
-        k, memory, k_block, accumulator = self.k, self.memory, number(self.memory, "k_block"), self.accumulator
+        k, operands, k_block, accumulator = self.k, self.operands, self.args.k_block, self.accumulator
         start, image, *_ = self.grid.entry(r)
-        weights = memory["w"].at((column * self.steps + step) * (SLICES * 2 * TILE))
+        weights = operands.w.at((column * self.steps + step) * (SLICES * 2 * TILE))
         share = fetched * (SLICES * LINE_NBYTES)
         following = weights.at(many * (SLICES * 2 * TILE) + r * many * share)
-        stride, slice_stride = number(memory, "stride_x") * number(memory, "x_x"), number(memory, "x_term")
-        pixels, has_fourth = memory["x"].at(start), memory["x_fourth"].load(image).ne(0)
+        stride, slice_stride = self.args.taps.stride.x * self.args.strides.x, self.args.strides.term
+        pixels, has_fourth = operands.x.at(start), operands.fourth.load(image).ne(0)
         sides = k.min(ceil_div(self.filters - column * PANEL, HALF), SIDES)
         scales, pace = (column * ceil_div(self.steps, k_block) + step // k_block) * PANEL, rows_per_step(k, many)
         with k.loop(0, sides) as side:
@@ -196,7 +221,7 @@ class _Int8Conv(TileConv):
                     if level:
                         with k.when(has_fourth), k.loop(0, many) as s:
                             place = (start + self.distances.load(step + s)) // SLICES
-                            here = memory["x"].at(number(memory, "x_more") + place)
+                            here = operands.x.at(operands.more + place)
                             multiply_fourth(self.tiles, here, columns.at(s * (SLICES * 2 * TILE)), stride // SLICES)
             accumulator.start(self.slot(r) + side * HALF, image, scales + side * HALF, step.eq(0))
 
@@ -206,8 +231,8 @@ class _Int8Conv(TileConv):
     def f32_fallback(self, r: Val, column: Val, slot: Buf) -> None:
         k = self.k
         _, image, z, y, x, many = self.grid.entry(r)
-        with k.when(self.memory["x_flags"].load(image).ne(0), likely=False):
-            pitch, deep = number(self.memory, "pitch_y"), number(self.memory, "pitch_z")
+        with k.when(self.operands.flags.load(image).ne(0), likely=False):
+            pitch, deep = self.args.pitch_y, self.args.pitch_z
             with k.loop(0, many) as i:
                 place = z * deep + y * pitch + x + i
                 at = [place // deep, place % deep // pitch, place % pitch]
@@ -215,26 +240,26 @@ class _Int8Conv(TileConv):
 
     def _recompute(self, image: Val, at: list[Val], panel: Val, to: Buf) -> None:
         """The sums of one output pixel and 32 filters, in f32 from the unsplit operands."""
-        k, memory = self.k, self.memory
-        n = {name: number(memory, name) for name in memory if isinstance(memory[name], Val)}
-        k_block, totals = n["k_block"], [k.var(k.zeros(f32, HALF)) for _ in range(2)]
+        k, args, taps, source, pads = self.k, self.operands, self.args.taps, self.operands.source, self.operands.pad
+        k_block, totals = self.args.k_block, [k.var(k.zeros(f32, HALF)) for _ in range(2)]
         step = k.var(0)
         with (
-            k.loop(0, n["blocks"]) as block,
-            k.loop(0, n["kernel_z"]) as tap_z,
-            k.loop(0, n["kernel_y"]) as tap_y,
-            k.loop(0, n["kernel_x"]) as tap_x,
+            k.loop(0, self.args.blocks) as block,
+            k.loop(0, taps.kernel.z) as tap_z,
+            k.loop(0, taps.kernel.y) as tap_y,
+            k.loop(0, taps.kernel.x) as tap_x,
         ):
-            is_there, pixel = k.const(1).eq(1), memory["source"].at(image * n["source_x_b"])
-            for a, out, tap in zip("zyx", at, (tap_z, tap_y, tap_x), strict=True):
-                index = out * n[f"stride_{a}"] + tap * n[f"dilation_{a}"] - n[f"pad_{a}"]
-                is_there = is_there & (index >= 0) & (index < n[f"source_size_{a}"])
-                pixel = pixel.at(index * n[f"source_x_{a}"])
-            channels = k.min(n["source_channels"] - block * STEP, STEP)
+            is_there, pixel = k.const(1).eq(1), args.unsplit.at(image * source.b)
+            strides, tap = (source.z, source.y, source.x), (tap_z, tap_y, tap_x)
+            for i, (size, stride, pad) in enumerate(zip(source.size.each, strides, pads.each, strict=True)):
+                index = at[i] * taps.stride.each[i] + tap[i] * taps.dilation.each[i] - pad
+                is_there = is_there & (index >= 0) & (index < size)
+                pixel = pixel.at(index * stride)
+            channels = k.min(source.channels - block * STEP, STEP)
             with k.loop(0, k.select(is_there, channels, 0)) as c:
                 v, j = k.splat(pixel.load(block * STEP + c), HALF), step.get() * STEP + c
                 for half, total in enumerate(totals):
-                    w = load_column(k, memory["w"], self.accumulator.right, self.steps, k_block, panel * PANEL, half, j)
+                    w = load_column(k, args.w, self.accumulator.right, self.steps, k_block, panel * PANEL, half, j)
                     total.set(k.fma(v, w, total))
             step += 1
         for half, total in enumerate(totals):

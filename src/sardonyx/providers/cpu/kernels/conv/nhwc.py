@@ -33,35 +33,17 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, View
 from sardonyx.providers.cpu.codegen.launch import Launch
-from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, is_cheap
+from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, is_cheap
 from sardonyx.providers.cpu.kernels.common.matrices import BatchArgs, Matrix
-from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, is_nhwc, refusal
-from sardonyx.providers.cpu.kernels.conv.nhwc_block import (
-    TAPS,
-    Block,
-    Channels,
-    TilePixels,
-    fits_tables,
-    is_inside,
-    taps_args,
-)
-from sardonyx.providers.cpu.kernels.conv.stem_rows import NUMBERS, RowTransposer, StemRows
+from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, is_nhwc, refusal
+from sardonyx.providers.cpu.kernels.conv.nhwc_block import fits_tables, is_inside
+from sardonyx.providers.cpu.kernels.conv.nhwc_kernel import NhwcConvArgs, NhwcConvConfig, conv_nhwc
+from sardonyx.providers.cpu.kernels.conv.stem_rows import StemRows
 from sardonyx.providers.cpu.kernels.gemm.pack import NUMPY_NBYTES, numpy_panels, pack_panels, unit_axis
-from sardonyx.providers.cpu.kernels.gemm.vector import (
-    KC,
-    MicroTileShape,
-    RowBlocking,
-    add_previous,
-    kc_of,
-    lanes_of,
-    prefetch_pace,
-    scratch_nbytes,
-    store_sums,
-)
+from sardonyx.providers.cpu.kernels.gemm.vector import KC, MicroTileShape, kc_of
 from sardonyx.providers.cpu.language.arguments import flat
-from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, Var, f32, f64, i64
-from sardonyx.providers.cpu.machine.isa import LINE_NBYTES, Isa
+from sardonyx.providers.cpu.language.values import f32, f64
+from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.prepack import aligned
@@ -71,8 +53,6 @@ from sardonyx.providers.cpu.program.variants import Refusal
 
 MAX_SHALLOW_TERMS = KC
 """Terms of a sum up to which a cheap epilogue is applied to registers; for longer sums scratch costs little."""
-LOW = 4
-"""Pixels of the small tile that takes the tail of an image; missing pixels repeat the last."""
 LARGE = 1e8
 """Operations (of one image, if the batch is unknown) from which on a convolution has its own kernel with the pixel
 stride as a constant. Smaller ones share kernels, which saves compile time."""
@@ -143,9 +123,6 @@ class Lines:
         batch = (view.strides[0], expressible(dims.mul(view.strides[1], filters)), line)
         return Matrix(view.storage, view.offset, batch, pixel, view.strides[1])
 
-    def args(self) -> dict[str, Known]:
-        return {"lines": self.count, "length": self.length}
-
 
 def _even(shape: Sequence[Known], strides: Sequence[Known]) -> Known | None:
     """The common stride of some axes; None where there is none."""
@@ -171,28 +148,30 @@ def steps(group: Convolution, analysis: Analysis, first: StemRows | None = None)
     taps = geometry.taps
     shape, distance = _shape(geometry, isa, dtype, filters)
     extra, outputs = ([lines.matrix(v, filters) for v in seen] for seen in (group.extra, group.outputs))
-    epilogue, more = Epilogue.over(group.epilogue, extra, outputs, filters, 3)
+    epilogue, operands = Epilogue.over(group.epilogue, extra, outputs, filters, 3)
     weights = packed(group, shape.columns(isa, dtype), isa)
-    run = kc_of(taps.count * channels)
-    args = {
-        **geometry.args(), **taps_args(taps), **lines.args(), "w": Ref(weights), "groups": group.groups,
-        "channels": channels, "filters": filters, "run": run, "run_taps": max(run // max(channels, 1), 1),
-        "row_block_nbytes": isa.l2_nbytes // 2, "distance": distance, **flat(operands=more),
-        **(first.args() if first is not None else {}),
-    }  # fmt: skip
-    is_padded = not is_inside(geometry)
-    is_direct = taps.count * channels <= MAX_SHALLOW_TERMS and is_cheap(group.epilogue) and not _is_single(geometry)
-    planes = 0 if first is None else first.channels
+    k_block, window = kc_of(taps.count * channels), geometry.operand
+    if first is not None:
+        window = replace(window, x=Ref.of(first.x))
+    args = NhwcConvArgs[Ref, Known](
+        window, Ref(weights), groups=group.groups, channels=channels, filters=filters, k_block=k_block,
+        k_block_taps=max(k_block // max(channels, 1), 1), row_block_nbytes=isa.l2_nbytes // 2, lines=lines.count,
+        length=lines.length, distance=distance, taps=taps.operand, stem=None if first is None else first.operand,
+        epilogue=operands,
+    )  # fmt: skip
+    is_register_epilogue = (
+        taps.count * channels <= MAX_SHALLOW_TERMS and is_cheap(group.epilogue) and not _is_single(geometry)
+    )
+    stem_channels = 0 if first is None else first.channels
     is_large = 2 * taps.count * channels * math.prod(d for d in group.box if isinstance(d, int)) >= LARGE
     even = None if not distance else distance if is_large else 0
-    spec = conv_nhwc(
-        dtype=dtype, shape=shape, even=even, is_padded=is_padded, is_direct=is_direct, planes=planes, epilogue=epilogue
-    )
+    config = NhwcConvConfig(dtype, shape, even, not is_inside(geometry), is_register_epilogue, stem_channels)
+    spec = conv_nhwc(config=config, epilogue=epilogue)
     flops = dims.known(dims.product((2 * taps.count, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.elements, dtype.bits // 8))) or 0
-    scratch = _scratch(shape, isa, dtype) + (0 if first is None else first.nbytes)
+    scratch = config.scratch_nbytes(isa) + (0 if first is None else first.nbytes)
     variant = f"{shape.rows} pixels x {shape.vectors} vectors of {dtype}, NHWC"
-    return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
+    return [Step(spec, flat(args=args), epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
 
 
 def _shape(geometry: WindowGeometry, isa: Isa, dtype: DType, filters: int) -> tuple[MicroTileShape, int]:
@@ -254,171 +233,3 @@ def packed(group: Convolution, nr: int, isa: Isa) -> Packed:
 
     key = ("nhwc", identity(tensor), w.offset, tuple(w.shape), count, nr)
     return Packed("constant", w.dtype, elements, w.storage.value, key=key, make=make)
-
-
-def _scratch(shape: MicroTileShape, isa: Isa, dtype: DType) -> int:
-    """Scratch without the transposed rows of a stem, which come last."""
-    return -(-(_head_nbytes(shape, dtype) + scratch_nbytes(shape, isa, dtype, dtype)) // LINE_NBYTES) * LINE_NBYTES
-
-
-def _head_nbytes(shape: MicroTileShape, dtype: DType) -> int:
-    """The pixel tables of a block, and zeros."""
-    return Block.nbytes(shape.block * shape.rows) + KC * dtype.bits // 8
-
-
-def _params(
-    dtype: DType, shape: MicroTileShape, even: int | None, is_padded: bool, is_direct: bool, planes: int,
-    epilogue: Epilogue,
-) -> Params:  # fmt: skip
-    numbers = (
-        "groups",
-        "channels",
-        "filters",
-        "run",
-        "run_taps",
-        "row_block_nbytes",
-        "lines",
-        "length",
-        "distance",
-        *TAPS,
-    )
-    numbers += NUMBERS if planes else ()
-    return {**geometry_params(dtype), "w": (dtype,), **dict.fromkeys(numbers, i64), **epilogue.params}
-
-
-@kernel(_params)
-def conv_nhwc(
-    k: Kernel, x: Buf, w: Buf, batch: Val, groups: Val, channels: Val, filters: Val, run: Val, run_taps: Val,
-    row_block_nbytes: Val, lines: Val, length: Val, distance: Val,
-    *, dtype: DType, shape: MicroTileShape, even: int | None, is_padded: bool, is_direct: bool, planes: int,
-    epilogue: Epilogue, **memory: Any,
-) -> None:  # fmt: skip
-    """``even``: the stride of neighbouring pixels, where the pixels of a tile share addresses; 0 if it is the run-time
-    number ``distance``, None if they do not share.
-    ``planes``: channels of an NCHW image whose rows are transposed (``conv.stem_rows``); 0 for NHWC images."""
-    nr, heights = shape.vectors * lanes_of(k.lanes, dtype), tuple(sorted({min(LOW, shape.rows), shape.rows}))
-    panels, most = (filters + (nr - 1)) // nr, shape.block * shape.rows
-    block, zeros = Block(k, memory, most), k.scratch(dtype, Block.nbytes(most))
-    sums = k.scratch(dtype, _head_nbytes(shape, dtype))
-    taps, apart = k.opaque(block.taps), distance if even == 0 else even
-    block.fill_tap_offsets()
-    if is_padded:
-        with k.loop(0, KC, lanes_of(k.lanes, dtype)) as i:
-            zeros.store(i, k.zeros(dtype, lanes_of(k.lanes, dtype)))
-    row_nbytes = (channels + filters * len(epilogue.names)) * (dtype.bits // 8)
-    images, panel_nbytes = batch * groups * lines, taps * channels * (nr * dtype.bits // 8)
-    bands = RowBlocking(k, length, panels, images, shape.rows, shape.block, row_nbytes, panel_nbytes, row_block_nbytes)
-    transposer = (
-        RowTransposer(k, x, k.scratch(dtype, _scratch(shape, k.isa, dtype)), memory, planes) if planes else None
-    )
-    known = k.var(-1)
-    with bands.share() as (index, panel, top, bottom):
-        line, image = index % lines, index // lines
-        image, group = image // groups, image % groups
-        first = top * shape.rows
-        place = (image * lines + line) * length + first
-        with k.when(known.ne(place)):
-            last = line * length + length - 1
-            count = (bottom - top) * shape.rows
-            block.locate(image, line * length + first, count, last, is_padded)
-            if transposer is not None:
-                transposer.transpose(image, line, first, k.min(count, length - first))
-            known.set(place)
-        source = x.at(group * channels) if transposer is None else transposer.rows
-        weights = w.at((group * panels + panel) * taps * channels * nr)
-        pace = prefetch_pace(k, bottom - top, nr)
-        finish = BoundEpilogue(k, epilogue, memory, filters, [image, group, line])
-        columns = k.min(filters - panel * nr, nr)
-        with k.loop(0, taps, run_taps) as tap, k.loop(0, k.max(channels, 1), run) as c:
-            deep = k.min(channels - c, run)
-            many = k.min(taps - tap, run_taps)
-            these = weights.at((tap * channels + c) * nr)
-            following = these.at(many * deep * nr)
-            is_later, is_last = (tap + c) > 0, (tap + many >= taps) & (c + deep >= channels)
-            with k.loop(top, bottom) as tile:
-                row = (tile - top) * shape.rows
-                rows = k.min(length - first - row, shape.rows)
-                partial = sums.at(row * nr)
-                for low, high in zip((0, *heights), heights, strict=False):
-                    with k.when((rows > low) & (rows <= high)):
-                        is_high = high == shape.rows
-                        if is_high:  # for pointwise windows the hardware prefetcher is enough
-                            with k.when((taps > 1) & is_last):
-                                for r in range(high):
-                                    finish.prefetch(first + row + r, panel * nr, nr)
-                            if not planes:
-                                with k.when((taps > 1) & ~is_later & (tile + 1 < bottom)):
-                                    _fetch(source, block, row + high, high, channels)
-                        padding = zeros if is_padded else None
-                        pixels = TilePixels(source.at(c), padding, block, row, high, apart if is_high else None)
-                        has_next = is_high and shape.vectors > 1  # a panel of one vector is the only one, and in cache
-                        ahead = following.at((tile - top) * many * deep * pace) if has_next else None
-                        found = _tile(k, pixels, these, tap, many, deep, dtype, shape, ahead, pace)
-                        add_previous(k, found, partial, is_later)
-                        if is_direct and is_high:
-                            with k.either(is_last & columns.eq(nr) & rows.eq(high)) as (whole, part):
-                                with whole:
-                                    _put(finish, found, first + row, panel * nr)
-                                with part:
-                                    store_sums(found, partial)
-                        else:
-                            store_sums(found, partial)
-                if is_direct:
-                    with k.when(is_last & ((rows < shape.rows) | columns.ne(nr))):
-                        finish.tile(partial, nr, first + row, rows, panel * nr, columns, width=nr)
-        if not is_direct:
-            with k.loop(top, bottom) as tile:
-                row = (tile - top) * shape.rows
-                rows = k.min(length - first - row, shape.rows)
-                finish.tile(sums.at(row * nr), nr, first + row, rows, panel * nr, columns, width=nr)
-
-
-def _put(finish: BoundEpilogue, found: list[list[Var]], row: Val, column: Val) -> None:
-    """Apply the epilogue to a whole tile in registers."""
-    for r, sums in enumerate(found):
-        for j, total in enumerate(sums):
-            lanes = total.lanes
-            finish.put(row + r, Tile(column + j * lanes, lanes, None), total.get())
-
-
-def _fetch(source: Buf, block: Block, row: Val, rows: int, channels: Val) -> None:
-    """Prefetch the input of the next tile's first taps: it is spread over more rows, each on its own page, than the
-    hardware prefetcher follows.
-    """
-    k = source.k
-    with k.loop(0, rows) as r, k.loop(0, channels, LINE_NBYTES // (source.dtype.bits // 8)) as c:
-        source.at(block.places.load(row + r)).prefetch(c)
-
-
-def _tile(
-    k: Kernel, pixels: TilePixels, run: Buf, first: Val, taps: Val, length: Val, dtype: DType, shape: MicroTileShape,
-    ahead: Buf | None, pace: Val,
-) -> list[list[Var]]:  # fmt: skip
-    """The sums of one run; what is at ``ahead`` is fetched into L2 meanwhile."""
-    lanes = lanes_of(k.lanes, dtype)
-    nr = shape.vectors * lanes
-    sums = [[k.var(k.zeros(dtype, lanes)) for _ in range(shape.vectors)] for _ in pixels.rows]
-
-    def add(channels: Channels, b: Buf, fetched: Buf | None) -> None:
-        paces: list[Operand] = [nr] if fetched is None else [nr, pace]
-        with k.paced(0, length, paces, channels.moving) as ((p, at, *further), here):
-            if fetched is not None:
-                fetched.prefetch(further[0], locality=2)
-            columns = [b.load(at + j * lanes, lanes) for j in range(shape.vectors)]
-            for row, element in zip(sums, channels.read(p, here), strict=True):
-                v = k.splat(element, lanes)
-                for total, y in zip(row, columns, strict=True):
-                    total.set(k.multiply_add(v, y, total))
-
-    with k.loop(0, taps) as t:
-        tap, b = first + t, run.at(t * length * nr)
-        fetched, is_even = None if ahead is None else ahead.at(t * length * pace), pixels.is_even(tap)
-        if is_even is None:
-            add(pixels.at(tap), b, fetched)
-        else:
-            with k.either(is_even) as (even, uneven):
-                with even:
-                    add(pixels.neighbours(tap), b, fetched)
-                with uneven:
-                    add(pixels.at(tap), b, fetched)
-    return sums

@@ -9,12 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Convolution
-from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.common.window import AXES, Taps, WindowGeometry, sizes
+from sardonyx.providers.cpu.kernels.common.window import TapsArgs, WindowArgs, WindowGeometry
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64, u8, u16, u32, u64
 
@@ -24,13 +22,6 @@ REACH = 12
 """Pixels that are read relative to one address."""
 EDGE = 1
 """Pixels at either end of a tile that may be padding while the tile still shares an address."""
-TAPS = tuple(f"{what}_{axis}" for what in ("kernel", "dilation", "stride") for axis in AXES)
-"""The parameters that ``taps_args`` gives the arguments of."""
-
-
-def taps_args(taps: Taps) -> dict[str, int]:
-    given = {"kernel": taps.kernel, "dilation": taps.dilations, "stride": taps.strides}
-    return {f"{what}_{a}": n for what, ns in given.items() for a, n in zip(AXES, ns, strict=True)}
 
 
 def is_inside(geometry: WindowGeometry) -> bool:
@@ -54,9 +45,9 @@ def fits_tables(group: Convolution) -> bool:
 class Block:
     """The address tables of a block of output pixels."""
 
-    def __init__(self, k: Kernel, memory: Any, most: int) -> None:
+    def __init__(self, k: Kernel, window: WindowArgs[Buf, Val], taps: TapsArgs[Buf, Val], most: int) -> None:
         """In the first ``nbytes(most)`` of scratch memory, for up to ``most`` pixels."""
-        self.k, self.memory = k, memory
+        self.k, self.window, self.taps = k, window, taps
         self.distances, self.places = k.scratch(i64), k.scratch(i64, MOST_TAPS * 8)
         self.bits = self.places.at(most)
 
@@ -64,24 +55,18 @@ class Block:
     def nbytes(most: int) -> int:
         return (MOST_TAPS + 2 * most) * 8
 
-    def _n(self, name: str) -> Val:
-        return number(self.memory, name)
-
-    @property
-    def taps(self) -> Val:
-        return self._n("kernel_z") * self._n("kernel_y") * self._n("kernel_x")
-
     def has(self, row: Val, tap: Val) -> Val:
         """Whether a tap of a pixel is inside the image."""
         return ((self.bits.load(row) >> tap) & 1).ne(0)
 
     def fill_tap_offsets(self) -> None:
         """Store the offset of each tap from the first."""
-        k, at = self.k, self.k.var(0)
-        with k.loop(0, self._n("kernel_z")) as z, k.loop(0, self._n("kernel_y")) as y:
-            row = z * self._n("dilation_z") * self._n("x_z") + y * self._n("dilation_y") * self._n("x_y")
-            with k.loop(0, self._n("kernel_x")) as x:
-                self.distances.store(at.get(), row + x * self._n("dilation_x") * self._n("x_x"))
+        k, at, strides = self.k, self.k.var(0), self.window.strides
+        kernel, dilation = self.taps.kernel, self.taps.dilation
+        with k.loop(0, kernel.z) as z, k.loop(0, kernel.y) as y:
+            row = z * dilation.z * strides.z + y * dilation.y * strides.y
+            with k.loop(0, kernel.x) as x:
+                self.distances.store(at.get(), row + x * dilation.x * strides.x)
                 at += 1
 
     def locate(self, image: Val, first: Val, count: Val, last: Val, is_padded: bool) -> None:
@@ -90,19 +75,17 @@ class Block:
 
         Row by row, because work per pixel costs as much as the products of a few channels.
         """
-        k, (_, high, wide) = self.k, sizes(self.memory, "out")
-        step, move = self._n("stride_x"), self._n("stride_x") * self._n("x_x")
+        k, strides, (_, high, wide) = self.k, self.window.strides, self.window.out
+        step, move = self.taps.stride.x, self.taps.stride.x * strides.x
         done, there = k.var(0), k.min(count, last + 1 - first)
         with k.loop_while(lambda: done.get() < there):
             at = done.get()
             line, left = (first + at) // wide, (first + at) % wide
-            starts = [
-                n * self._n(f"stride_{a}") - self._n(f"pad_{a}")
-                for n, a in zip((line // high, line % high, left), AXES, strict=True)
-            ]
-            place = image * self._n("x_b")
-            for start, a in zip(starts, AXES, strict=True):
-                place = place + start * self._n(f"x_{a}")
+            indices = (line // high, line % high, left)
+            starts = [n * s - pad for n, s, pad in zip(indices, self.taps.stride.each, self.window.pad, strict=True)]
+            place = image * strides.b
+            for start, stride in zip(starts, strides.axes, strict=True):
+                place = place + start * stride
             lines = self._lines(starts) if is_padded else None
             many = k.min(there - at, wide - left)
             with k.loop(0, many) as i:
@@ -117,28 +100,28 @@ class Block:
 
     def _lines(self, starts: Sequence[Val]) -> Val:
         """A mask of the first taps of those tap rows that are inside the image."""
-        k, found, at = self.k, self.k.var(0), self.k.var(0)
+        k, found, at, kernel = self.k, self.k.var(0), self.k.var(0), self.taps.kernel
         z, y, _ = starts
-        with k.loop(0, self._n("kernel_z")) as tz, k.loop(0, self._n("kernel_y")) as ty:
-            found.set(found.get() | (self._is_in(z, tz, "z") & self._is_in(y, ty, "y")) << at.get())
-            at += self._n("kernel_x")
+        with k.loop(0, kernel.z) as tz, k.loop(0, kernel.y) as ty:
+            found.set(found.get() | (self._is_in(z, tz, 0) & self._is_in(y, ty, 1)) << at.get())
+            at += kernel.x
         return found.get()
 
     def _columns(self, x: Val) -> Val:
         """A mask of a row's taps that are inside the image; times ``_lines``, the mask of all taps."""
-        k, taps = self.k, self._n("kernel_x")
+        k, taps = self.k, self.taps.kernel.x
         found = k.var(k.cast(k.cast(k.const(-1), u64) >> k.cast(k.const(64) - taps, u64), i64))
-        is_edge = (x < 0) | (x + (taps - 1) * self._n("dilation_x") >= self._n("in_x"))
+        is_edge = (x < 0) | (x + (taps - 1) * self.taps.dilation.x >= self.window.axes.x.size)
         with k.when(is_edge, likely=False):
             found.set(0)
             with k.loop(0, taps) as t:
-                found.set(found.get() | self._is_in(x, t, "x") << t)
+                found.set(found.get() | self._is_in(x, t, 2) << t)
         return found.get()
 
-    def _is_in(self, start: Val, tap: Val, axis: str) -> Val:
+    def _is_in(self, start: Val, tap: Val, axis: int) -> Val:
         """1 where a tap is inside the image along an axis, else 0."""
-        place = start + tap * self._n(f"dilation_{axis}")
-        return self.k.cast((place >= 0) & (place < self._n(f"in_{axis}")), i64)
+        place = start + tap * self.taps.dilation.each[axis]
+        return self.k.cast((place >= 0) & (place < self.window.size[axis]), i64)
 
 
 @dataclass(frozen=True)

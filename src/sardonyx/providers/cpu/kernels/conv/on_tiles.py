@@ -15,18 +15,19 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Apply, Convolution, Pool, Storage, View, Window
 from sardonyx.providers.cpu.codegen.launch import Launch
-from sardonyx.providers.cpu.kernels.common.epilogue import STRIDED, Access, Epilogue
+from sardonyx.providers.cpu.kernels.common.epilogue import STRIDED, Access, Epilogue, operands_of
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix
-from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, nbytes_of, nhwc_matrix
-from sardonyx.providers.cpu.kernels.conv.bf16_split import conv_amx
-from sardonyx.providers.cpu.kernels.conv.image_epilogue import NCHW, PACKED
-from sardonyx.providers.cpu.kernels.conv.implicit_gemm import scratch_nbytes
+from sardonyx.providers.cpu.kernels.common.window import PerAxis, TapsArgs, WindowGeometry, nbytes_of, nhwc_matrix
+from sardonyx.providers.cpu.kernels.conv.bf16_split import Bf16ConvArgs, RowFlagsArgs, conv_amx
+from sardonyx.providers.cpu.kernels.conv.image_epilogue import NCHW, PACKED, ImageEpilogueArgs, writes_of
+from sardonyx.providers.cpu.kernels.conv.implicit_gemm import SecondImageArgs, TileConvArgs, scratch_nbytes
 from sardonyx.providers.cpu.kernels.conv.pack_image import packing_step
 from sardonyx.providers.cpu.kernels.conv.packed_image import (
     BLOCK,
     OVERRUN,
     PackedImageLayout,
     PackedImageMatrix,
+    PackedStrides,
     most_compact,
     window_tiles,
 )
@@ -142,7 +143,10 @@ class Geometry:
         """Of numbers that the taps of a row see, and how long they are."""
         return self.layout.spans(self.kernel[2], self.dilations[2])
 
-    def args(self, storage: Storage) -> dict[str, Ref | Known | float]:
+    def operand(
+        self, filters: int, k_block: int, epilogue: ImageEpilogueArgs[Ref, Known],
+        second: SecondImageArgs[Ref, Known] | None = None,
+    ) -> TileConvArgs[Ref, Known]:  # fmt: skip
         z, y, x = self.size
         phase_strides, strides = self.strides if self.phases else (1, 1, 1), self.moves
         deep, row, (spans, wide) = self.image.deep, self.image.row, self.spans
@@ -151,31 +155,26 @@ class Geometry:
             lines: Known = 1
         else:
             length, lines, row, deep = x, expressible(dims.mul(z, y)), x, expressible(dims.mul(y, x))
-        found: dict[str, Ref | Known | float] = {"x": Ref(storage, self.start)}
-        found |= {f"x_{s}": v for s, v in self._distances.items() if s != "plane"}
-        found |= {"batch": self.layout.batch, "blocks": self.layout.blocks, "pitch_z": deep, "pitch_y": row}
-        found |= {"lines": lines, "length": expressible(dims.maximum(length, 0))}
-        found |= {"wide": wide, "k_block": self.k_block}
-        kernel = (*self.kernel[:2], spans)
-        given = {
-            "kernel": kernel,
-            "dilation": self.dilations,
-            "stride": strides,
-            "out": self.size,
-            "phase": phase_strides,
-        }
-        return found | {f"{what}_{a}": v for what, values in given.items() for a, v in zip("zyx", values, strict=True)}
-
-    def second_args(self, storage: Storage) -> dict[str, Ref | Known | float]:
-        """Those of a second image."""
-        distances, moves = self._distances, dict(zip("zyx", self.moves, strict=True))
-        found: dict[str, Ref | Known | float] = {"second": Ref(storage, self.start), "second_blocks": self.own_steps}
-        found |= {f"second_{s}": distances[s] for s in ("b", "block")}
-        return found | {f"second_{a}": expressible(dims.mul(distances[a], moves[a])) for a in "zyx"}
+        taps = TapsArgs[Ref, Known](
+            PerAxis(self.kernel[0], self.kernel[1], spans), PerAxis(*self.dilations), PerAxis(*strides)
+        )
+        return TileConvArgs(
+            *self._strides, batch=self.layout.batch, blocks=self.layout.blocks, filters=filters, lines=lines,
+            length=expressible(dims.maximum(length, 0)), wide=wide, pitch_z=deep, pitch_y=row, k_block=k_block,
+            taps=taps, out=PerAxis(*self.size), phase=PerAxis(*phase_strides), second=second, epilogue=epilogue,
+        )  # fmt: skip
 
     @property
-    def _distances(self) -> dict[str, Known]:
-        return self.phases.strides_of() if self.phases else self.layout.strides() | NO_PHASES
+    def second_operand(self) -> SecondImageArgs[Ref, Known]:
+        """The parameters of a second image."""
+        strides, _ = self._strides
+        along = zip((strides.z, strides.y, strides.x), self.moves, strict=True)
+        z, y, x = (expressible(dims.mul(stride, n)) for stride, n in along)
+        return SecondImageArgs(strides.b, strides.block, z, y, x, self.own_steps)
+
+    @property
+    def _strides(self) -> tuple[PackedStrides[Ref, Known], PerAxis[Ref, Known]]:
+        return self.phases.strides_of() if self.phases else (self.layout.strides, NO_PHASES)
 
 
 def terms(group: Convolution, analysis: Analysis) -> int:
@@ -204,12 +203,10 @@ def _whatever_the_layout(ask: Asked) -> Asked:
         x, w = group.x, group.w
         is_pointwise = all(isinstance(step, Apply) for step in group.epilogue.steps)
         key = (
-            ask.__name__, x.dtype, x.shape, group.box, group.window, group.groups, w.storage.number, w.dtype, w.shape,
-            w.offset, is_pointwise,
+            x.dtype, x.shape, group.box, group.window, group.groups, w.storage.number, w.dtype, w.shape, w.offset,
+            is_pointwise,
         )  # fmt: skip
-        if key not in analysis.tile_refusals:
-            analysis.tile_refusals[key] = ask(group, analysis)
-        return analysis.tile_refusals[key]
+        return analysis.once(f"conv.on_tiles.{ask.__name__}", group, lambda given: ask(given, analysis), key=key)
 
     return asked
 
@@ -321,25 +318,28 @@ def steps(group: Convolution, analysis: Analysis, second: Convolution | None = N
     terms = term_count(analysis.precision, group.x.dtype, group.w.dtype)
     filters, depth = int(group.w.shape[0]), math.prod(int(d) for d in group.w.shape[1:])
     before, other = list[Step](), None
-    args: dict[str, Ref | Known | float] = {}
+    second_image: Ref | None = None
     moved: Known = 0
     if second is not None:
         before, other, image, frame = _image(second, terms, analysis, is_joined=False, more=depth // BLOCK)
-        args, depth = other.second_args(image), depth + int(second.w.shape[1])
+        second_image, depth = Ref(image, other.start), depth + int(second.w.shape[1])
         moved = expressible(nbytes_of(frame.x, terms * 2))
     is_joined, many = (True, 0) if other is None else (other.is_dense, other.own_steps)
     made, found, image, frame = _image(group, terms, analysis, is_joined=is_joined, more=many)
     found = replace(found, second=other)
     weights = packed(group, found, analysis.isa, second)
-    epilogue, more = epilogue_of(group, frame, analysis)
-    args |= {**found.args(image), "w": Ref(weights), "filters": filters, **more}
-    is_flagged = found.flags is not None and found.spans[1] % BLOCK != 0
-    if found.flags is not None and is_flagged:
-        args |= {"flags": Ref(found.flags), "flags_count": found.flags.elements}
+    epilogue, operands = epilogue_of(group, frame, analysis)
+    flags = None
+    if found.flags is not None and found.spans[1] % BLOCK != 0:
+        flags = RowFlagsArgs[Ref, Known](Ref(found.flags), found.flags.elements)
+    is_flagged = flags is not None
+    of_second = None if other is None else other.second_operand
+    conv = found.operand(filters, found.k_block, operands, of_second)
+    args = Bf16ConvArgs(Ref(image, found.start), Ref(weights), second_image, flags, conv)
     is_full = terms == 1 and filters % PANEL == 0 and (is_flagged or found.spans[1] % BLOCK == 0)
-    is_pipelined = terms == 1 and filters > HALF and is_one_for_images(epilogue, args)
+    is_pipelined = terms == 1 and filters > HALF and is_one_for_images(epilogue, operands.operands)
     pace = pace_of(epilogue, found.last_k_block, is_full=is_full) if is_pipelined else 0
-    places = Places.of(epilogue, args, is_full=is_full) if pace else None
+    places = Places.of(epilogue, conv, is_full=is_full) if pace else None
     known = {"is_single": pace > 0 and found.steps <= found.k_block, "is_full": pace > 0 and is_full}
     resident = found.steps if pace and is_full and found.steps <= MAX_RESIDENT_STEPS and second is None else 0
     known |= {"is_non_temporal": found.is_non_temporal, "has_second": second is not None, "is_flagged": is_flagged}
@@ -347,9 +347,8 @@ def steps(group: Convolution, analysis: Analysis, second: Convolution | None = N
     flops = dims.known(dims.product((2, depth, *group.box))) or 0
     nbytes = dims.known(dims.total((moved, _moved(frame, terms, analysis), dims.mul(weights.elements, 2)))) or 0
     why = f"{analysis.precision}: {len(PRODUCTS[terms])} products of {terms} bf16 terms on tiles"
-    writes = epilogue.writes | ({"image"} if "image" in args else set())
     scratch = scratch_nbytes(found.steps, epilogue) + (table_nbytes(places) if places else 0)
-    return [*before, *made, Step(spec, args, writes, group.nodes, scratch, flops, nbytes, why)]
+    return [*before, *made, Step(spec, flat(args=args), writes_of(epilogue), group.nodes, scratch, flops, nbytes, why)]
 
 
 def _image(
@@ -404,10 +403,10 @@ def _moved(frame: WindowGeometry, terms: int, analysis: Analysis) -> Known:
 
 def epilogue_of(
     group: Convolution | Pool, frame: WindowGeometry, analysis: Analysis
-) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
-    """The epilogue over a matrix whose rows are pixels and whose columns are filters; and its arguments."""
+) -> tuple[Epilogue, ImageEpilogueArgs[Ref, Known]]:
+    """The epilogue over a matrix whose rows are pixels and whose columns are filters; and its operands."""
     extra, outputs, results = list[tuple[Matrix, Access]](), list[tuple[Matrix, Access]](), list[int]()
-    more: dict[str, Ref | Known | float] = {}
+    packed, layout = None, None
     for v in frame.extra:
         image = analysis.images.get(v.storage)
         extra.append(
@@ -421,15 +420,12 @@ def epilogue_of(
         if image is not None:
             outputs.append(_packed(image.layout, image.storage))
             results.append(result)
-            more |= {"image": Ref(image.storage), **image.layout.layout_args("image")}
+            packed, layout = Ref(image.storage), image.layout.operand
     expression = replace(group.epilogue, results=tuple(results))
     made = Epilogue(expression, tuple(access for _, access in extra), tuple(access for _, access in outputs), 3)
-    given = zip(made.names, (*extra, *outputs), strict=True)
-    for (name, _), (m, _) in given:
-        more |= flat(**{name: m.operand})
-        if isinstance(m, PackedImageMatrix):
-            more[f"{name}_term"] = m.term
-    return made, more
+    operands = operands_of([m for m, _ in extra], [m for m, _ in outputs])
+    terms = tuple(m.term if isinstance(m, PackedImageMatrix) else None for m, _ in (*extra, *outputs))
+    return made, ImageEpilogueArgs(packed, layout, operands, terms)
 
 
 def _packed(layout: PackedImageLayout, storage: Storage) -> tuple[Matrix, Access]:

@@ -7,23 +7,25 @@ channels are few.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage, View
-from sardonyx.providers.cpu.kernels.common.matrices import number
+from sardonyx.providers.cpu.kernels.common.window import ImageStrides
 from sardonyx.providers.cpu.kernels.conv.packed_image import (
     BLOCK,
     HIGH_HALF,
+    PackedImageArgs,
     PackedImageLayout,
     encode_terms,
-    layout_params,
     zero_padding,
 )
 from sardonyx.providers.cpu.kernels.math.transpose import interleaved_wide, transposed
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat, named
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f32, i32, i64, u16, u32
 from sardonyx.providers.cpu.program.steps import Ref, Step
@@ -37,55 +39,69 @@ NHWC, NCHW, ANY = "nhwc", "nchw", "any"
 """Which elements of the source are adjacent: channels, pixels of a row, or neither."""
 
 
+@dataclass(frozen=True)
+class PackImageArgs(Arguments[M, N]):
+    """The parameters of ``pack_image``."""
+
+    is_inline: ClassVar[bool] = True
+    x: M
+    y: M
+    flags: M | None
+    layout: PackedImageArgs[M, N] = field(metadata=named("y"))
+    strides: ImageStrides[M, N] = field(metadata=named("x"))
+    batch: N
+    channels: N
+    blocks: N
+
+
 def _params(source: DType, terms: int, order: str, few: int, is_flagged: bool) -> Params:
-    numbers = ("x_b", "x_c", "x_z", "x_y", "x_x", "batch", "channels", "blocks")
-    flags: Params = {"flags": (i32,)} if is_flagged else {}
-    return {"x": (source,), "y": (bf16,), **flags, **layout_params("y"), **dict.fromkeys(numbers, i64)}
+    layout, strides = PackedImageArgs.declared(), ImageStrides[Memory, DType](i64, i64, i64, i64, i64)
+    flags = Memory(i32) if is_flagged else None
+    return {"args": PackImageArgs(Memory(source), Memory(bf16), flags, layout, strides, i64, i64, i64)}
 
 
 @kernel(_params)
 def pack_image(
-    k: Kernel, x: Buf, y: Buf, batch: Val, blocks: Val,
-    *, source: DType, terms: int, order: str, few: int, is_flagged: bool, **memory: Any,
-) -> None:  # fmt: skip
+    k: Kernel, args: PackImageArgs[Buf, Val], *, source: DType, terms: int, order: str, few: int, is_flagged: bool
+) -> None:
     """y = x in terms. ``few`` is the number of channels in the compact layout, up to 16; else 0. ``is_flagged``: each
     row gets a flag, which is 0 if all its numbers, in one term, are finite.
     """
-    zero_padding(k, y, memory, "y", batch)
-    size_z, size_y = (number(memory, f"y_size_{a}") for a in "zy")
+    batch, blocks, layout, strides = args.batch, args.blocks, args.layout, args.strides
+    zero_padding(k, args.y, layout, batch)
+    size_z, size_y, _ = layout.size.each
     with k.share(batch * blocks * size_z * size_y) as at:
         block, image = at % blocks, at // blocks
         line, image = image % size_y, image // size_y
         z, image = image % size_z, image // size_z
-        row = x.at(image * number(memory, "x_b") + z * number(memory, "x_z") + line * number(memory, "x_y"))
-        to = y.at(image * number(memory, "y_b") + block * number(memory, "y_block"))
-        to = to.at((z + number(memory, "y_front_z")) * number(memory, "y_z"))
-        to = to.at((line + number(memory, "y_front_y")) * number(memory, "y_y"))
-        to = to.at(number(memory, "y_front_x") * number(memory, "y_x"))
-        made = _Row(k, memory, row, to, block * BLOCK, terms, order, is_flagged=is_flagged)
+        row = args.x.at(image * strides.b + z * strides.z + line * strides.y)
+        to = args.y.at(image * layout.strides.b + block * layout.strides.block)
+        to = to.at((z + layout.front.z) * layout.strides.z)
+        to = to.at((line + layout.front.y) * layout.strides.y)
+        to = to.at(layout.front.x * layout.strides.x)
+        made = _Row(k, args, row, to, block * BLOCK, terms, order)
         if order == NHWC:
             made.pixels(1 if few else 2)
         elif 0 < few <= FEW:
             made.interleaved(few)
         else:
             made.transposed()
-        if is_flagged:
-            memory["flags"].store(at, k.select((made.largest.get() >= INFINITY).any(), k.const(1, i32), 0))
+        if args.flags is not None:
+            args.flags.store(at, k.select((made.largest.get() >= INFINITY).any(), k.const(1, i32), 0))
 
 
 class _Row:
     """One row of 32 channels."""
 
     def __init__(
-        self, k: Kernel, memory: Any, x: Buf, y: Buf, first: Val, terms: int, order: str, *, is_flagged: bool
+        self, k: Kernel, args: PackImageArgs[Buf, Val], x: Buf, y: Buf, first: Val, terms: int, order: str
     ) -> None:
-        self.is_flagged = is_flagged
+        self.is_flagged = args.flags is not None
         self.k, self.x, self.y, self.first, self.terms, self.order = k, x, y, first, terms, order
-        self.channels, self.width = number(memory, "channels"), number(memory, "y_size_x")
-        self.x_c, self.x_y, self.x_x = (number(memory, f"x_{axis}") for axis in "cyx")
-        self.y_y = number(memory, "y_y")
-        self.pixel, self.term = number(memory, "y_x"), number(memory, "y_term")
-        self.room = number(memory, "y_room") - first
+        self.channels, self.width, self.strides = args.channels, args.layout.size.x, args.strides
+        to = args.layout.strides
+        self.y_y, self.pixel, self.term = to.y, to.x, to.term
+        self.room = args.layout.room - first
         self.largest = k.var(k.zeros(u32, HALF))
         """The largest magnitude so far in each lane, as bits."""
 
@@ -93,9 +109,9 @@ class _Row:
         """Adjacent channels: one vector of them, or two."""
         k, words = self.k, self.y.as_type(u16)
         masks = [k.mask(self.channels - self.first - i * HALF, HALF) for i in range(vectors)]
-        source, there = self.x.at(self.first * self.x_c), k.mask(self.room, vectors * HALF)
+        source, there = self.x.at(self.first * self.strides.c), k.mask(self.room, vectors * HALF)
         with k.loop(0, self.width) as i:
-            here = source.at(i * self.x_x)
+            here = source.at(i * self.strides.x)
             heads = [self._seen(here.load(j * HALF, HALF, mask)) for j, mask in enumerate(masks)]
             for term, found in enumerate(zip(*heads, strict=True)):
                 left, right = k.bitcast(found[0], u16), k.bitcast(found[-1], u16)
@@ -127,7 +143,7 @@ class _Row:
         with k.loop(0, self.width, HALF) as at:
             many = k.min(self.width - at, HALF)
             for c in range(few if self.order == NCHW else 0):
-                self.x.at(self.x_c * c + self.x_y * AHEAD + at).prefetch()
+                self.x.at(self.strides.c * c + self.strides.y * AHEAD + at).prefetch()
             for line in range(unit * HALF // BLOCK):
                 self.y.at(self.y_y + at * self.pixel + line * BLOCK).prefetch(write=True)
             heads = [self._packed(k.const(c), at, many) if c < few else nothing for c in range(unit)]
@@ -142,13 +158,13 @@ class _Row:
 
     def _packed(self, c: Val, at: Val, many: Val) -> list[Val]:
         """The terms of a channel of sixteen pixels."""
-        k, here, existing = self.k, self.x.at(c * self.x_c), self.k.select(c < self.channels, many, 0)
+        k, here, existing = self.k, self.x.at(c * self.strides.c), self.k.select(c < self.channels, many, 0)
         if self.order == NCHW:
             return self._seen(here.load(at, HALF, k.mask(existing, HALF)))
         local = k.local(f32, HALF)
         local.store(0, k.zeros(f32, HALF))
         with k.loop(0, existing) as j:
-            local.store(j, here.load((at + j) * self.x_x))
+            local.store(j, here.load((at + j) * self.strides.x))
         return self._seen(local.load(0, HALF))
 
     def _seen(self, v: Val) -> list[Val]:
@@ -175,16 +191,15 @@ def packing_step(source: View, layout: PackedImageLayout, nodes: Any) -> tuple[S
     flags, rows = None, dims.known(dims.product((layout.batch, *layout.size[:2])))
     if layout.terms == 1 and few and rows is not None:
         flags = Storage("temporary", i32, rows)
-    b, c, z, y, x = source.strides
-    is_interleaved, is_row = 0 < few <= FEW, x == 1 or source.shape[4] == 1
-    order = NHWC if c == 1 and not is_interleaved else NCHW if is_row else ANY
-    args: dict[str, Ref | Known | float] = {
-        "x": Ref.of(source), "x_b": b, "x_c": c, "x_z": z, "x_y": y, "x_x": x,
-        "y": Ref(made), **layout.layout_args("y"),
-        "batch": layout.batch, "channels": layout.channels, "blocks": -(-layout.room // BLOCK),
-    }  # fmt: skip
-    args |= {} if flags is None else {"flags": Ref(flags)}
+    strides = ImageStrides[Ref, Known](*source.strides)
+    is_interleaved, is_row = 0 < few <= FEW, strides.x == 1 or source.shape[4] == 1
+    order = NHWC if strides.c == 1 and not is_interleaved else NCHW if is_row else ANY
+    args = PackImageArgs(
+        Ref.of(source), Ref(made), None if flags is None else Ref(flags), layout.operand, strides,
+        batch=layout.batch, channels=layout.channels, blocks=-(-layout.room // BLOCK),
+    )  # fmt: skip
     spec = pack_image(source=source.dtype, terms=layout.terms, order=order, few=few, is_flagged=flags is not None)
     why = f"split into {layout.terms} bf16 terms{', compact' if layout.compact else ''}"
     nbytes = dims.known(dims.mul(layout.elements, 2)) or 0
-    return Step(spec, args, frozenset(("y", "flags")) & args.keys(), nodes, 0, 0, nbytes, why), made, flags
+    writes = frozenset(("y",) if flags is None else ("y", "flags"))
+    return Step(spec, flat(args=args), writes, nodes, 0, 0, nbytes, why), made, flags

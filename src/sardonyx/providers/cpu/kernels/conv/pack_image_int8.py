@@ -13,18 +13,19 @@ that needs more than four slices (``MAX_RATIO``) or has no scale sets its flag a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage, View
-from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.conv.packed_image import PackedImageLayout, layout_params, zero_padding
+from sardonyx.providers.cpu.kernels.common.window import PerAxis
+from sardonyx.providers.cpu.kernels.conv.packed_image import PackedImageArgs, PackedImageLayout, zero_padding
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF
 from sardonyx.providers.cpu.kernels.split.int8_slices import SLICES, STEP, Magnitudes, Scale, has_no_scale, peak_to_mean
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat, named
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i8, i32, i64, u8, u32
 from sardonyx.providers.cpu.program.sizes import expressible
@@ -39,18 +40,38 @@ STRETCH, PIECE = 16, 64
 """Pixels of a row that are measured as one, and that become slices at a time: a joined image is a single row."""
 _INFINITE = 0x7F80_0000
 
-SOURCE = ("x_b", "x_z", "x_y", "x_x", "channels", "size_z", "size_y", "size_x", "batch")
+
+@dataclass(frozen=True)
+class NhwcImageArgs(Arguments[M, N]):
+    """The parameters of an NHWC image: strides, channels, sizes and batch."""
+
+    b: N
+    z: N
+    y: N
+    x: N
+    channels: N
+    size: PerAxis[M, N]
+    batch: N
+
+    @staticmethod
+    def declared() -> NhwcImageArgs[Memory, DType]:
+        return NhwcImageArgs(i64, i64, i64, i64, i64, PerAxis.declared(), i64)
+
+    @staticmethod
+    def of(source: View) -> NhwcImageArgs[Ref, Known]:
+        b, _, z, y, x = source.strides
+        batch, channels, *size = source.shape
+        return NhwcImageArgs(b, z, y, x, channels, PerAxis(*size), batch)
 
 
 class _Source:
     """An NHWC image of f32 numbers."""
 
-    def __init__(self, k: Kernel, x: Buf, memory: Any) -> None:
+    def __init__(self, k: Kernel, x: Buf, args: NhwcImageArgs[Buf, Val]) -> None:
         self.k, self.x = k, x
-        self.b, self.z, self.y, self.pixel, self.channels, self.size_z, self.size_y, self.width, self.batch = (
-            number(memory, name) for name in SOURCE
-        )
-        self.lines = self.size_z * self.size_y
+        self.b, self.z, self.y, self.pixel, self.channels = args.b, args.z, args.y, args.x, args.channels
+        self.size_y, self.width, self.batch = args.size.y, args.size.x, args.batch
+        self.lines = args.size.z * self.size_y
         self.stretches = ceil_div(self.width, STRETCH)
         """Of a row."""
 
@@ -69,39 +90,68 @@ class _Source:
                     do(t.keep(at.at(i * self.pixel).load(t), 0.0))
 
 
-def _magnitude_params() -> Params:
-    return {"x": (f32,), "largest": (u32,), "sizes": (f32,), "counts": (f32,), **dict.fromkeys(SOURCE, i64)}
+@dataclass(frozen=True)
+class MagnitudeArgs(Arguments[M, N]):
+    """The parameters of ``image_magnitudes``: an image, and what it finds for each stretch."""
+
+    is_inline: ClassVar[bool] = True
+    x: M
+    largest: M
+    """The largest magnitude, as bits."""
+    sizes: M
+    """The sum of the other magnitudes."""
+    counts: M
+    """How many are not zero."""
+    source: NhwcImageArgs[M, N]
+
+    @staticmethod
+    def declared() -> MagnitudeArgs[Memory, DType]:
+        return MagnitudeArgs(Memory(f32), Memory(u32), Memory(f32), Memory(f32), NhwcImageArgs.declared())
 
 
-@kernel(_magnitude_params)
-def image_magnitudes(k: Kernel, x: Buf, largest: Buf, sizes: Buf, counts: Buf, **memory: Any) -> None:
+@kernel(args=MagnitudeArgs.declared())
+def image_magnitudes(k: Kernel, args: MagnitudeArgs[Buf, Val]) -> None:
     """For each stretch: its largest magnitude, as bits, the sum of the other magnitudes, and how many are not zero."""
-    source = _Source(k, x, memory)
+    source = _Source(k, args.x, args.source)
     with k.share(source.batch * source.lines * source.stretches) as at:
         found, first, line = Magnitudes(k), at % source.stretches * STRETCH, at // source.stretches
         row = source.row(line // source.lines, line % source.lines)
         source.vectors(row.at(first * source.pixel), k.min(source.width - first, STRETCH), found.add)
-        largest.store(at, found.top)
-        sizes.store(at, found.others)
-        counts.store(at, found.count)
+        args.largest.store(at, found.top)
+        args.sizes.store(at, found.others)
+        args.counts.store(at, found.count)
+
+
+@dataclass(frozen=True)
+class PackSlicesArgs(Arguments[M, N]):
+    """The parameters of ``pack_image_int8_slices``."""
+
+    is_inline: ClassVar[bool] = True
+    magnitudes: MagnitudeArgs[M, N]
+    y: M
+    scales: M
+    fourth: M
+    """Whether an image has fourth slices."""
+    flags: M
+    """Whether an image is convolved in f32."""
+    layout: PackedImageArgs[M, N] = field(metadata=named("y"))
+    blocks: N
+    more: N
+    """Elements before the fourth slices."""
 
 
 def _params(first: DType) -> Params:
-    memory = {"y": (i8,), "scales": (f32,), "fourth": (i32,), "flags": (i32,)}
-    return {**_magnitude_params(), **memory, **layout_params("y"), "blocks": i64, "more": i64}
+    memory = (Memory(i8), Memory(f32), Memory(i32), Memory(i32))
+    return {"args": PackSlicesArgs(MagnitudeArgs.declared(), *memory, PackedImageArgs.declared(), i64, i64)}
 
 
 @kernel(_params)
-def pack_image_int8_slices(
-    k: Kernel, x: Buf, largest: Buf, sizes: Buf, counts: Buf, y: Buf, scales: Buf, fourth: Buf, flags: Buf, blocks: Val,
-    more: Val, *, first: DType, **memory: Any,
-) -> None:  # fmt: skip
-    """y, scales, long and flags = the slices of images; fourth slices are stored from ``more`` on."""
-    source = _Source(k, x, memory)
-    zero_padding(k, y, memory, "y", source.batch)
-    names = ("b", "z", "y", "x", "plane", "over", "used")
-    apart = {f"y_{name}": number(memory, f"y_{name}") // SLICES for name in names}
-    zero_padding(k, y.at(more), memory | apart, "y", source.batch)
+def pack_image_int8_slices(k: Kernel, args: PackSlicesArgs[Buf, Val], *, first: DType) -> None:
+    """y, scales, fourth and flags = the slices of images."""
+    source, y, layout, blocks = _Source(k, args.magnitudes.x, args.magnitudes.source), args.y, args.layout, args.blocks
+    zero_padding(k, y, layout, source.batch)
+    fourth_layout = _of_fourth_slices(layout)
+    zero_padding(k, y.at(args.more), fourth_layout, source.batch)
     known, top, has_fourth, is_short = k.var(-1), k.var(k.zeros(u32)), k.var(0), k.var(0)
     pieces = ceil_div(source.width, PIECE)
     with k.share(source.batch * source.lines * pieces * blocks) as at:
@@ -110,22 +160,23 @@ def pack_image_int8_slices(
         line, image = rest % source.lines, rest // source.lines
         with k.when(image.ne(known.get())):
             known.set(image)
-            size, ratio, is_dark = _known(k, source, image, largest, sizes, counts)
+            size, ratio, is_dark = _known(k, source, image, args.magnitudes)
             top.set(size)
             has_fourth.set(k.cast((ratio > FOURTH_RATIO) | is_dark, i64))
             is_short.set(k.cast(has_no_scale(size) | ~(ratio <= MAX_RATIO), i64))
         scale = Scale(k, top.get(), first)
         with k.when((line + left + block).eq(0)):
-            scales.store(image, scale.value)
-            fourth.store(image, k.cast(has_fourth.get(), i32))
-            flags.store(image, k.cast(is_short.get(), i32))
-        place = image * number(memory, "y_b") + block * number(memory, "y_block")
-        place = place + (line // source.size_y + number(memory, "y_front_z")) * number(memory, "y_z")
-        place = place + (line % source.size_y + number(memory, "y_front_y")) * number(memory, "y_y")
-        place = place + (left + number(memory, "y_front_x")) * number(memory, "y_x")
+            args.scales.store(image, scale.value)
+            args.fourth.store(image, k.cast(has_fourth.get(), i32))
+            args.flags.store(image, k.cast(is_short.get(), i32))
+        strides, front = layout.strides, layout.front
+        place = image * strides.b + block * strides.block
+        place = place + (line // source.size_y + front.z) * strides.z
+        place = place + (line % source.size_y + front.y) * strides.y
+        place = place + (left + front.x) * strides.x
         row, many = source.row(image, line).at(left * source.pixel), k.min(source.width - left, PIECE)
-        fourth = y.at(more + place // SLICES)
-        piece = _Piece(k, source, row, many, y.at(place), fourth, number(memory, "y_x"), block * STEP, scale)
+        fourth = y.at(args.more + place // SLICES)
+        piece = _Piece(k, source, row, many, y.at(place), fourth, strides.x, block * STEP, scale)
         with k.either(has_fourth.get().ne(0)) as (some, none):
             with some:
                 piece.put(has_fourth=True)
@@ -133,22 +184,30 @@ def pack_image_int8_slices(
                 piece.put(has_fourth=False)
 
 
-def _known(k: Kernel, source: _Source, image: Val, largest: Buf, sizes: Buf, counts: Buf) -> tuple[Val, Val, Val]:
+def _of_fourth_slices(layout: PackedImageArgs[Buf, Val]) -> PackedImageArgs[Buf, Val]:
+    """The layout of the fourth slices: that of the three others, with a third of its distances."""
+    s = layout.strides
+    strides = replace(s, b=s.b // SLICES, z=s.z // SLICES, y=s.y // SLICES, x=s.x // SLICES)
+    plane, over, used = (n // SLICES for n in (layout.plane, layout.over, layout.used))
+    return replace(layout, strides=strides, plane=plane, over=over, used=used)
+
+
+def _known(k: Kernel, source: _Source, image: Val, given: MagnitudeArgs[Buf, Val]) -> tuple[Val, Val, Val]:
     """The largest magnitude of an image, as bits; its ratio to the mean of the other magnitudes; and whether a stretch
     that is not all zero is dark.
     """
     each = source.lines * source.stretches
     top, least = k.var(k.zeros(u32, HALF)), k.var(k.const(_INFINITE, u32, HALF))
     for t in k.tiles(each, HALF):
-        size = largest.load(image * each + t.index, HALF, t.mask)
+        size = given.largest.load(image * each + t.index, HALF, t.mask)
         top.set(k.max(top.get(), size))
         least.set(k.min(least.get(), k.select(size.eq(0), _INFINITE, size)))
     found, total, count = top.get().max(), k.var(k.zeros(f32, HALF)), k.var(k.zeros(f32, HALF))
     for t in k.tiles(each, HALF):
         there = image * each + t.index
-        size, others = (memory.load(there, HALF, t.mask) for memory in (largest, sizes))
+        size, others = (memory.load(there, HALF, t.mask) for memory in (given.largest, given.sizes))
         total.set(total.get() + others + k.bitcast(k.select(size.eq(k.splat(found, HALF)), 0, size), f32))
-        count.set(count.get() + counts.load(there, HALF, t.mask))
+        count.set(count.get() + given.counts.load(there, HALF, t.mask))
     ratio = peak_to_mean(k, found, total.get().sum(), count.get().sum())
     return found, ratio, k.bitcast(found, f32) > k.bitcast(least.get().min(), f32) * DARK
 
@@ -202,18 +261,6 @@ class SlicedImage:
     first: DType
     """Of first slices: bytes without signs, if no number is negative."""
 
-    def args(self, layout: PackedImageLayout, start: Known) -> dict[str, Ref | Known | float]:
-        memory = {"x_scales": self.scales, "x_fourth": self.fourth, "x_flags": self.flags}
-        given: dict[str, Ref | Known | float] = {name: Ref(storage) for name, storage in memory.items()}
-        more = dims.add(dims.sub(layout.elements, start), dims.floordiv(start, SLICES))
-        return {"x": Ref(self.tiles, start), **given, "x_more": expressible(more)}
-
-
-def source_args(source: View) -> dict[str, Known]:
-    b, _, z, y, x = source.strides
-    batch, channels, size_z, size_y, size_x = source.shape
-    return dict(zip(SOURCE, (b, z, y, x, channels, size_z, size_y, size_x, batch), strict=True))
-
 
 def packing_steps(source: View, layout: PackedImageLayout, nodes: Any, first: DType) -> tuple[list[Step], SlicedImage]:
     """The steps that pack an image, over (batch, channels, z, y, x), into int8 slices, and their result."""
@@ -225,15 +272,15 @@ def packing_steps(source: View, layout: PackedImageLayout, nodes: Any, first: DT
         Storage("temporary", f32, batch),
         Storage("temporary", i32, batch), Storage("temporary", i32, batch), first,
     )  # fmt: skip
-    measured = {"largest": Ref(largest), "sizes": Ref(sizes), "counts": Ref(counts)}
-    found = {"x": Ref.of(source), **source_args(source), **measured}
+    found = MagnitudeArgs[Ref, Known](Ref.of(source), Ref(largest), Ref(sizes), Ref(counts), NhwcImageArgs.of(source))
     count = dims.known(dims.product((4, *source.shape))) or 0
-    before = Step(image_magnitudes(), found, frozenset(measured), nodes, 0, 0, count, "the scale of an image")
-    args: dict[str, Ref | Known | float] = {
-        **found, "y": Ref(made.tiles), **layout.layout_args("y"), "scales": Ref(made.scales),
-        "fourth": Ref(made.fourth), "flags": Ref(made.flags), "blocks": layout.blocks, "more": layout.elements,
-    }  # fmt: skip
+    measured = frozenset(("largest", "sizes", "counts"))
+    before = Step(image_magnitudes(), flat(args=found), measured, nodes, 0, 0, count, "the scale of an image")
+    args = PackSlicesArgs(
+        found, Ref(made.tiles), Ref(made.scales), Ref(made.fourth), Ref(made.flags), layout.operand,
+        blocks=layout.blocks, more=layout.elements,
+    )  # fmt: skip
     nbytes = dims.known(dims.add(count, layout.elements)) or 0
     writes = frozenset(("y", "scales", "fourth", "flags"))
     spec, words = pack_image_int8_slices(first=first), f"{SLICES} or {SLICES + 1} slices"
-    return [before, Step(spec, args, writes, nodes, 0, 0, nbytes, words)], made
+    return [before, Step(spec, flat(args=args), writes, nodes, 0, 0, nbytes, words)], made

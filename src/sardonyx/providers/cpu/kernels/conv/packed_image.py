@@ -25,17 +25,20 @@ One term is bf16 itself, rounded to even, with its own infinities and NaN; denor
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
+from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage
-from sardonyx.providers.cpu.kernels.common.matrices import Matrix, number
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix
+from sardonyx.providers.cpu.kernels.common.window import PerAxis
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, is_unrepresentable, split_terms
-from sardonyx.providers.cpu.language.dsl import Kernel, Params
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
+from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f32, i64, u16, u32
 from sardonyx.providers.cpu.program.sizes import expressible
+from sardonyx.providers.cpu.program.steps import Ref
 
 BLOCK = 32
 """Channels of a block, and numbers of a tile's row."""
@@ -136,24 +139,66 @@ class PackedImageLayout:
         z, y, x = (f + p for f, p in zip(self.front, place, strict=True))
         return expressible(dims.mul(dims.total((dims.mul(z, self.deep), dims.mul(y, self.row), x)), self.unit))
 
-    def strides(self) -> dict[str, Known]:
-        """In elements: of the batch, of 32 channels, along z, y and x, of terms and of planes."""
-        plane, z, y = (expressible(dims.mul(n, self.unit)) for n in (self.plane, self.deep, self.row))
+    @property
+    def plane_stride(self) -> Known:
+        """In elements."""
+        return expressible(dims.mul(self.plane, self.unit))
+
+    @property
+    def strides(self) -> PackedStrides[Ref, Known]:
+        plane, (z, y) = self.plane_stride, (expressible(dims.mul(n, self.unit)) for n in (self.deep, self.row))
         block, term = (BLOCK, plane) if self.compact else (plane, self.block)
         b = expressible(dims.mul(plane, self.planes))
-        return {"b": b, "block": block, "z": z, "y": y, "x": self.unit, "term": term, "plane": plane}
+        return PackedStrides(b, block, z, y, self.unit, term)
 
-    def layout_args(self, name: str) -> dict[str, Known]:
-        """The arguments of ``layout_params``, but for the memory."""
-        sizes = dict(zip("zyx", self.size, strict=True))
-        fronts = dict(zip("zyx", self.front, strict=True))
+    @property
+    def operand(self) -> PackedImageArgs[Ref, Known]:
         used, over = (self.plane, self.tail_pixels) if self.zeroes_tail else (self.used, 0)
-        ends: dict[str, Known] = {"over": over * self.unit, "used": expressible(dims.mul(used, self.unit))}
-        numbers = ends | {"planes": self.planes, "room": self.room}
-        return {
-            **{f"{name}_{s}": v for s, v in (self.strides() | numbers).items()},
-            **{f"{name}_size_{a}": v for a, v in sizes.items()}, **{f"{name}_front_{a}": v for a, v in fronts.items()},
-        }  # fmt: skip
+        return PackedImageArgs(
+            self.strides, self.plane_stride, planes=self.planes, room=self.room, over=over * self.unit,
+            used=expressible(dims.mul(used, self.unit)), size=PerAxis(*self.size), front=PerAxis(*self.front),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PackedStrides(Arguments[M, N]):
+    """The strides of a packed image in elements: of the batch and of 32 channels, along the axes, and of terms."""
+
+    b: N
+    block: N
+    z: N
+    y: N
+    x: N
+    term: N
+
+    @staticmethod
+    def declared() -> PackedStrides[Memory, DType]:
+        return PackedStrides(i64, i64, i64, i64, i64, i64)
+
+
+@dataclass(frozen=True)
+class PackedImageArgs(Arguments[M, N]):
+    """The parameters of a packed image's layout, in elements."""
+
+    strides: PackedStrides[M, N] = field(metadata=named("{}"))
+    plane: N
+    """The stride of planes."""
+    planes: N
+    """Of an image."""
+    room: N
+    """Channels that a pixel has, with those that are zero."""
+    over: N
+    """Elements after the last plane that are zeroed."""
+    used: N
+    """Elements of a plane whose padding is zeroed."""
+    size: PerAxis[M, N]
+    front: PerAxis[M, N]
+    """Padding in front."""
+
+    @staticmethod
+    def declared() -> PackedImageArgs[Memory, DType]:
+        axes = PerAxis.declared()
+        return PackedImageArgs(PackedStrides.declared(), i64, i64, i64, i64, i64, axes, axes)
 
 
 @dataclass(frozen=True)
@@ -165,8 +210,8 @@ class PackedImageMatrix(Matrix):
 
     @staticmethod
     def of_image(storage: Storage, layout: PackedImageLayout) -> PackedImageMatrix:
-        s = layout.strides()
-        return PackedImageMatrix(storage, layout.at(0, 0, 0), (s["b"], s["z"], s["y"]), s["x"], s["block"], s["term"])
+        s = layout.strides
+        return PackedImageMatrix(storage, layout.at(0, 0, 0), (s.b, s.z, s.y), s.x, s.block, s.term)
 
 
 def most_compact(
@@ -188,12 +233,6 @@ def window_tiles(layout: PackedImageLayout, kernel: Sequence[int], dilations: Se
     """Tiles that one window of 16 output pixels reads."""
     spans, wide = layout.spans(kernel[2], dilations[2])
     return layout.blocks * kernel[0] * kernel[1] * spans * -(-wide // layout.block)
-
-
-def layout_params(name: str) -> Params:
-    """Declares the strides, sizes and padding of a padded image."""
-    numbers = ["b", "block", "z", "y", "x", "term", "plane", "planes", "room", "over", "used"]
-    return {f"{name}_{n}": i64 for n in (*numbers, *(f"{what}_{a}" for what in ("size", "front") for a in "zyx"))}
 
 
 # -- inside kernels
@@ -223,29 +262,27 @@ def decode_terms(k: Kernel, pixel: Buf, term: Val, terms: int, lanes: int) -> Va
     return k.select(value.ne(value), k.bitcast(heads[1] | rest, f32), signed)
 
 
-def zero_padding(k: Kernel, y: Buf, memory: Any, name: str, batch: Val) -> None:
+def zero_padding(k: Kernel, y: Buf, layout: PackedImageArgs[Buf, Val], batch: Val) -> None:
     """Zero the padding and, if the layout asks for it, the tail that tiles read beyond the end.
 
     A thread zeroes the padding around some rows, of all channel blocks; it reads most of that itself in the next step.
     """
     nothing = k.zeros(u16 if y.dtype is bf16 else y.dtype, 64 // y.dtype.itemsize)
-
-    def n(what: str) -> Val:
-        return number(memory, f"{name}_{what}")
+    strides, size, front = layout.strides, layout.size, layout.front
 
     def start(row: Val) -> Val:
-        z, line = row // k.max(n("size_y"), 1), row % k.max(n("size_y"), 1)
-        return (z + n("front_z")) * n("z") + (line + n("front_y")) * n("y") + n("front_x") * n("x")
+        z, line = row // k.max(size.y, 1), row % k.max(size.y, 1)
+        return (z + front.z) * strides.z + (line + front.y) * strides.y + front.x * strides.x
 
-    rows = n("size_z") * n("size_y")
-    is_there = (n("used") > rows * n("size_x") * n("x")) | (n("over") > 0)
+    rows = size.z * size.y
+    is_there = (layout.used > rows * size.x * strides.x) | (layout.over > 0)
     with k.loop(*k.share_of(k.select(is_there, batch * (rows + 1), 0))) as at:
         image, row = at // (rows + 1), at % (rows + 1)
         is_last = row.eq(rows)
-        first = k.opaque(k.select(row.eq(0), 0, start(row - 1) + n("size_x") * n("x")))
-        stop = k.opaque(k.select(is_last, n("used"), start(row)))
-        with k.loop(0, n("planes")) as plane:
-            here = y.at(image * n("b") + plane * n("plane") + first).as_type(nothing.dtype)
-            is_end = is_last & plane.eq(n("planes") - 1) & image.eq(batch - 1)
-            for t in k.tiles(stop + k.cast(is_end, i64) * n("over") - first, nothing.lanes):
+        first = k.opaque(k.select(row.eq(0), 0, start(row - 1) + size.x * strides.x))
+        stop = k.opaque(k.select(is_last, layout.used, start(row)))
+        with k.loop(0, layout.planes) as plane:
+            here = y.at(image * strides.b + plane * layout.plane + first).as_type(nothing.dtype)
+            is_end = is_last & plane.eq(layout.planes - 1) & image.eq(batch - 1)
+            for t in k.tiles(stop + k.cast(is_end, i64) * layout.over - first, nothing.lanes):
                 here.store(t, nothing)

@@ -13,21 +13,23 @@ tile only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from sardonyx.ir import dims
-from sardonyx.providers.cpu.kernels.common.epilogue import BROADCAST, UNIT, Access, Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import number
+from sardonyx.ir.dims import Known
+from sardonyx.providers.cpu.kernels.common.epilogue import BROADCAST, UNIT, Access, Epilogue, EpilogueArgs
+from sardonyx.providers.cpu.kernels.common.matrices import MatrixArgs
 from sardonyx.providers.cpu.kernels.conv.image_epilogue import PACKED, ImageEpilogue
-from sardonyx.providers.cpu.kernels.conv.implicit_gemm import GROUP, PixelTiles
+from sardonyx.providers.cpu.kernels.conv.implicit_gemm import GROUP, PixelTiles, TileConvArgs
 from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, i64
 from sardonyx.providers.cpu.program.sizes import expressible
+from sardonyx.providers.cpu.program.steps import Ref
 
 MAX_PACE = {False: 16, True: 4}
 """Pixels that a step finishes, at most: of a cheap epilogue, and of an expensive one, whose code is long."""
@@ -53,12 +55,13 @@ def pace_of(epilogue: Epilogue, steps: int, *, is_full: bool) -> int:
     return min(1 << (least - 1).bit_length(), MAX_PACE[epilogue.is_expensive]) if is_apart else 0
 
 
-def is_one_for_images(epilogue: Epilogue, args: Mapping[str, Any]) -> bool:
+def is_one_for_images(epilogue: Epilogue, operands: EpilogueArgs[Ref, Known]) -> bool:
     """Whether operands with one value per filter are the same in all rows of an image, and so in all pixels of a tile.
     If the batch is the depth of one image (``layout.conv_axes``), they may differ from plane to plane.
     """
-    names = [name for name, x in epilogue.names if x.is_row_invariant and x.columns == UNIT]
-    return all(args[f"{name}_batch{axis}"] == 0 for name in names for axis in (1, 2))
+    given = zip(epilogue.names, operands.views, strict=True)
+    held = [view for (_, x), view in given if x.is_row_invariant and x.columns == UNIT]
+    return all(view.batch[axis] == 0 for view in held for axis in (1, 2))
 
 
 @dataclass(frozen=True)
@@ -74,23 +77,23 @@ class Places:
     """Pixels are one channel block apart in every operand and result: the offset of the first is enough."""
 
     @staticmethod
-    def of(epilogue: Epilogue, args: Mapping[str, Any], *, is_full: bool) -> Places:
+    def of(epilogue: Epilogue, args: TileConvArgs[Ref, Known], *, is_full: bool) -> Places:
         """The layout for a convolution's arguments."""
         found: list[tuple[Any, ...]] = []
         words: list[int | None] = []
         is_even = is_full
-        for name, x in epilogue.names:
-            strides = tuple(args[f"{name}_{stride}"] for stride in ("batch0", "batch1", "batch2", "row"))
-            key = (*strides, x.columns, args[f"{name}_col"])
+        for (_, x), view in zip(epilogue.names, args.epilogue.operands.views, strict=True):
+            strides = (*view.batch, view.row)
+            key = (*strides, x.columns, view.col)
             if x.is_row_invariant and not any(strides):
                 words.append(None)
                 continue
-            is_even &= x.is_row_invariant or (x.columns == PACKED and args[f"{name}_row"] == BLOCK)
+            is_even &= x.is_row_invariant or (x.columns == PACKED and view.row == BLOCK)
             found += [] if key in found else [key]
             words.append(found.index(key))
-        out_z, out_y, out_x = (args[f"out_{axis}"] for axis in "zyx")
-        is_dense = args["pitch_y"] == out_x and args["pitch_z"] == expressible(dims.mul(out_y, out_x))
-        is_line = is_even and (out_z, out_y) == (1, 1) and args["lines"] == 1
+        out_z, out_y, out_x = args.out.each
+        is_dense = args.pitch_y == out_x and args.pitch_z == expressible(dims.mul(out_y, out_x))
+        is_line = is_even and (out_z, out_y) == (1, 1) and args.lines == 1
         return Places(tuple(words), is_dense or is_line, is_line)
 
     @property
@@ -107,19 +110,38 @@ def table_nbytes(places: Places) -> int:
     return GROUP * places.tile_words * 8
 
 
+@dataclass(frozen=True)
+class _Operand:
+    """An operand or a result of the epilogue."""
+
+    name: str
+    access: Access
+    matrix: MatrixArgs[Buf, Val]
+    word: int | None
+    """Its column of offsets in the table."""
+
+    @property
+    def panel_stride(self) -> Operand:
+        """The stride from 32 filters to the next 32."""
+        if self.access.columns == PACKED:
+            return self.matrix.col
+        return PANEL if self.access.columns == UNIT else 0
+
+
 class PipelinedPixels:
     """The pixels of the previous micro-tile that are not finished yet."""
 
     def __init__(
-        self, k: Kernel, epilogue: Epilogue, memory: Any, grid: PixelTiles, table: Buf, places: Places, pace: int, *,
-        is_full: bool,
+        self, k: Kernel, epilogue: Epilogue, args: TileConvArgs[Buf, Val], grid: PixelTiles, table: Buf, places: Places,
+        pace: int, *, is_full: bool,
     ) -> None:  # fmt: skip
         assert places.many < HEAD
-        self.k, self.memory, self.grid, self.places = k, memory, grid, places
+        self.k, self.grid, self.places = k, grid, places
         self.pace, self.is_full = pace, is_full
-        self.filters = number(memory, "filters")
-        self.finish = _PixelEpilogue(k, epilogue, memory, self.filters, [k.const(0)] * 3, grid.sums, 1)
-        self.names = [(name, x, word) for (name, x), word in zip(epilogue.names, places.words, strict=True)]
+        self.filters = args.filters
+        self.finish = _PixelEpilogue(k, epilogue, args.epilogue, self.filters, [k.const(0)] * 3, grid.sums, 1)
+        given = zip(epilogue.names, args.epilogue.operands.views, places.words, strict=True)
+        self.operands = [_Operand(name, x, view, word) for (name, x), view, word in given]
         self.width = PANEL if self.finish.is_wide else HALF
         """Filters that are finished at a time."""
         self._table = table
@@ -149,11 +171,10 @@ class PipelinedPixels:
     def _counted(self, place: list[Val], x: Val) -> dict[int, tuple[Val, Val]]:
         """For each column of offsets: the offset of pixel ``x`` of an image row, and the stride to the next pixel."""
         counted = {}
-        for name, _, word in self.names:
-            if word is not None and word not in counted:
-                terms = (index * number(self.memory, f"{name}_batch{i}") for i, index in enumerate(place))
-                row = number(self.memory, f"{name}_row")
-                counted[word] = sum(terms, x * row), row
+        for own in self.operands:
+            if own.word is not None and own.word not in counted:
+                terms = (index * stride for index, stride in zip(place, own.matrix.batch, strict=True))
+                counted[own.word] = sum(terms, x * own.matrix.row), own.matrix.row
         return counted
 
     def _write(self, to: Buf, first: Val, place: list[Val], x: Val) -> None:
@@ -196,7 +217,7 @@ class PipelinedPixels:
             else:
                 slot, first = self.grid.sums.at(self._slot.get()), self._column.get() * PANEL
                 with k.loop(begin, self._count.get()) as at, k.loop(0, PANEL, HALF) as half:
-                    self.finish.places = {name: self._place(word, at, 0) for name, _, word in self.names}
+                    self.finish.places = {own.name: self._place(own.word, at, 0) for own in self.operands}
                     t = Tile(first + half, HALF, k.mask(self.filters - first - half, HALF))
                     self.finish.put(0, t, slot.at(self._sums(at, 0)).load(half, HALF))
         self._count.set(0)
@@ -206,15 +227,15 @@ class PipelinedPixels:
         slot, column = self.grid.sums.at(self._slot.get()), self._column.get()
         tiles = [Tile(column * PANEL + at, self.width, None) for at in range(0, PANEL, self.width)]
         # A tile belongs to one image, in which held operands are the same for all pixels.
-        self.finish.places = {name: self._first(word) for name, _, word in self.names}
+        self.finish.places = {own.name: self._first(own.word) for own in self.operands}
         held = [self.finish.of_columns(t) for t in tiles]
-        starts = {word: column * self._panel_stride(name, x) for name, x, word in self.names}
+        starts = {own.word: column * own.panel_stride for own in self.operands}
         if self.places.is_line:
             starts = {word: start + self._first(word) for word, start in starts.items()}
 
         def pixel(at: Val, more: int) -> None:
             found = {word: start + self._place(word, at, more) for word, start in starts.items()}
-            sums, places = slot.at(self._sums(at, more)), {name: found[word] for name, _, word in self.names}
+            sums, places = slot.at(self._sums(at, more)), {own.name: found[own.word] for own in self.operands}
             for i, finish in enumerate(held):
                 finish.places = places
                 finish.put(
@@ -222,12 +243,6 @@ class PipelinedPixels:
                 )
 
         return pixel
-
-    def _panel_stride(self, name: str, x: Access) -> Operand:
-        """The stride from 32 filters to the next 32."""
-        if x.columns == PACKED:
-            return number(self.memory, f"{name}_col")
-        return PANEL if x.columns == UNIT else 0
 
     def _first(self, word: int | None) -> Val:
         """The offset of the first pixel of the tile."""

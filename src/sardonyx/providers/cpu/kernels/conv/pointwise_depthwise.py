@@ -17,29 +17,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution, Group, Storage, Window
-from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import number
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, EpilogueArgs
+from sardonyx.providers.cpu.kernels.common.matrices import MatrixArgs
 from sardonyx.providers.cpu.kernels.common.nhwc_window import (
     MAX_SMALL_PIXELS,
     NhwcWindow,
+    NhwcWindowArgs,
     NhwcWindowConfig,
     OutputTile,
-    nhwc_window_params,
 )
-from sardonyx.providers.cpu.kernels.common.window import AXES, WindowGeometry, nhwc_matrix
-from sardonyx.providers.cpu.kernels.conv import few_outputs, nhwc, on_tiles
+from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, nhwc_matrix
+from sardonyx.providers.cpu.kernels.conv import im2col, nhwc, on_tiles
 from sardonyx.providers.cpu.kernels.conv.depthwise_nhwc import DepthwiseWindow, weights_of
-from sardonyx.providers.cpu.kernels.conv.packed_image import zero_padding
+from sardonyx.providers.cpu.kernels.conv.image_epilogue import writes_of
 from sardonyx.providers.cpu.kernels.gemm.vector import MicroTileShape, micro_kernel
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.split import int8_slices
-from sardonyx.providers.cpu.language.arguments import flat
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat, named
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, f32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -57,8 +57,6 @@ MIN_WORK_ITEMS, MIN_ROWS = 3, 4
 """Work items of a thread and output rows of a row block, at least."""
 VECTORS = 3
 """Vectors of a channel panel, at most: the ring of wider ones would not stay in cache."""
-FIRST = "first_"
-"""Prefix of the parameters of the pointwise convolution's epilogue."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ def _supports_pointwise(group: Convolution, analysis: Analysis) -> bool:
     )
     if not is_pointwise or group.x.dtype is not f32 or analysis.isa.name == "neon":
         return False
-    if few_outputs.has_few_outputs(group, analysis) is not False:
+    if im2col.has_few_outputs(group, analysis) is not False:
         return False
     if not nhwc.suits(group) or not nhwc.has_nhwc_views(group):
         return False
@@ -143,15 +141,13 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     assert found is not None
     filters, channels = (int(d) for d in first.w.shape[:2])
     shape = MicroTileShape.fitted(isa, f32, filters, VECTORS)
-    pointwise_epilogue, more = Epilogue.over(first.epilogue, [nhwc_matrix(v) for v in before.extra], [], filters, 3)
+    pointwise_epilogue, operands = Epilogue.over(first.epilogue, [nhwc_matrix(v) for v in before.extra], [], filters, 3)
     packing, depthwise = weights_of(group, found.config, isa)
     panels = nhwc.packed(first, shape.columns(isa, f32), isa)
-    source = before.args()
-    args = {
-        **found.args, "w": Ref(depthwise.storage), "panels": Ref(panels), "depth": channels,
-        **{name: source[name] for name in ("x", "x_b", *(f"x_{a}" for a in AXES))},
-        **{FIRST + name: value for name, value in flat(operands=more).items()},
-    }  # fmt: skip
+    window, source = found.operand.window, before.operand
+    strides = replace(source.strides, c=window.strides.c)
+    image = replace(found.operand, window=replace(window, x=source.x, strides=strides))
+    args = FusedPairArgs(image, Ref(depthwise.storage), Ref(panels), channels, operands.x)
     scratch = dims.add(_ring_nbytes(found, shape, isa), shape.rows * shape.columns(isa, f32) * 4)
     made = RingConfig(shape, _ring(found.config), filters % shape.columns(isa, f32) == 0, pointwise_epilogue)
     spec = conv_pointwise_depthwise(config=found.config, ring_config=made, epilogue=found.epilogue)
@@ -160,9 +156,9 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     moved = dims.total(dims.product(v.shape) for v in (first.x, *group.outputs))
     nbytes = dims.known(dims.mul(dims.add(moved, panels.elements), 4)) or 0
     variant = f"pointwise by {shape.rows} pixels x {shape.vectors} vectors, depthwise by {found.config.pixels} pixels"
-    writes = found.epilogue.writes | ({"image"} if found.config.terms else set())
+    writes = writes_of(found.epilogue)
     nodes = (*first.nodes, *group.nodes)
-    return [*packing, Step(spec, args, writes, nodes, expressible(scratch), flops, nbytes, variant)]
+    return [*packing, Step(spec, flat(args=args), writes, nodes, expressible(scratch), flops, nbytes, variant)]
 
 
 def _ring(config: NhwcWindowConfig) -> int:
@@ -178,37 +174,50 @@ def _ring_nbytes(found: NhwcWindow, shape: MicroTileShape, isa: Isa) -> Known | 
 # -- the kernel
 
 
+@dataclass(frozen=True)
+class FusedPairArgs(Arguments[M, N]):
+    """The parameters of ``conv_pointwise_depthwise``."""
+
+    is_inline: ClassVar[bool] = True
+    image: NhwcWindowArgs[M, N]
+    """Memory and strides are those of the image that the pointwise convolution reads."""
+    w: M
+    """Weights of the depthwise convolution."""
+    panels: M
+    """Weights of the pointwise convolution."""
+    depth: N
+    """Its input channels."""
+    extra: tuple[MatrixArgs[M, N], ...] = field(metadata=named("first_x"))
+    """The operands of its epilogue."""
+
+
 def _params(config: NhwcWindowConfig, ring_config: RingConfig, epilogue: Epilogue) -> Params:
-    more = {FIRST + name: kind for name, kind in ring_config.epilogue.params.items()}
-    return {**nhwc_window_params(config, f32, epilogue), "w": (f32,), "panels": (f32,), "depth": i64, **more}
+    image, extra = NhwcWindowArgs.declared(config, f32, epilogue), ring_config.epilogue.declared.x
+    return {"args": FusedPairArgs(image, Memory(f32), Memory(f32), i64, extra)}
 
 
 @kernel(_params)
 def conv_pointwise_depthwise(
-    k: Kernel, *, config: NhwcWindowConfig, ring_config: RingConfig, epilogue: Epilogue, **memory: Any
+    k: Kernel, args: FusedPairArgs[Buf, Val], *, config: NhwcWindowConfig, ring_config: RingConfig, epilogue: Epilogue
 ) -> None:
-    _FusedPair(k, config, ring_config, epilogue, memory).slide()
+    _FusedPair(k, config, ring_config, epilogue, args).slide()
 
 
 class _FusedPair(DepthwiseWindow):
     """A depthwise window over rows that are computed when it reaches them."""
 
     def __init__(
-        self, k: Kernel, config: NhwcWindowConfig, ring_config: RingConfig, epilogue: Epilogue, memory: dict[str, Any]
-    ) -> None:
-        super().__init__(k, config, epilogue, memory)
+        self, k: Kernel, config: NhwcWindowConfig, ring_config: RingConfig, epilogue: Epilogue,
+        pair: FusedPairArgs[Buf, Val],
+    ) -> None:  # fmt: skip
+        super().__init__(k, config, epilogue, pair.image, pair.w)
+        self.pair = pair
         self.ring_config, self.shape, self.rows = ring_config, ring_config.shape, ring_config.rows
         self.wide = self.shape.vectors * self.lanes
-        own = {name.removeprefix(FIRST): value for name, value in memory.items() if name.startswith(FIRST)}
-        self.finish = BoundEpilogue(
-            k,
-            ring_config.epilogue,
-            own,
-            number(memory, "channels"),
-            [k.const(0)] * 3,
-        )
+        own = EpilogueArgs[Buf, Val](pair.extra, ())
+        self.finish = BoundEpilogue(k, ring_config.epilogue, own, pair.image.channels, [k.const(0)] * 3)
         self.sums, self.ring = k.scratch(f32), k.scratch(f32, self.shape.rows * self.wide * 4)
-        self.pixel, self.stride = self.stride[2], [k.const(0), self.size[2] * self.wide, k.const(self.wide)]
+        self.pixel, self.stride = self.stride[2], (k.const(0), self.size[2] * self.wide, k.const(self.wide))
         self.first = k.const(0)
         """First channel of the current panel."""
 
@@ -219,10 +228,8 @@ class _FusedPair(DepthwiseWindow):
         return Tile(t.index - self.first, t.lanes, t.mask)
 
     def slide(self) -> None:
-        k, memory = self.k, self.memory
-        batch, channels, (_, out_y, out_x) = number(memory, "batch"), number(memory, "channels"), self.out
-        if self.config.terms:
-            zero_padding(k, memory["image"], memory, "image", batch)
+        k, batch, channels, (_, out_y, out_x) = self.k, self.args.window.batch, self.args.channels, self.out
+        self.args.epilogue.zero_padding(k, batch)
         panels = ceil_div(channels, self.wide)
         most = k.max(
             k.min(k.threads * ceil_div(k.const(MIN_WORK_ITEMS), k.max(batch * panels, 1)), out_y // MIN_ROWS), 1
@@ -236,11 +243,11 @@ class _FusedPair(DepthwiseWindow):
 
     def _row_block(self, image: Val, top: Val, bottom: Val) -> None:
         """Some output rows of the current channel panel."""
-        k, memory, (_, in_y, in_x) = self.k, self.memory, self.size
+        k, window, (_, in_y, in_x) = self.k, self.args.window, self.size
         stride, seen = self.taps.strides[1], (self.taps.kernel[1] - 1) * self.taps.dilations[1] + 1
-        x = memory["x"].at(image * number(memory, "x_b"))
-        weights = memory["panels"].at(self.first * number(memory, "depth"))
-        stop_channel = k.min(self.first + self.wide, number(memory, "channels"))
+        x = window.x.at(image * window.strides.b)
+        weights = self.pair.panels.at(self.first * self.pair.depth)
+        stop_channel = k.min(self.first + self.wide, self.args.channels)
         outputs, made = OutputTile(self, self.ring, (self.first, stop_channel)), k.var(0)
         with k.loop(top, bottom) as y:
             start = y * stride - self.pad[1]
@@ -258,7 +265,7 @@ class _FusedPair(DepthwiseWindow):
         k, lanes, (_, in_y, in_x) = self.k, self.lanes, self.size
         last, many = in_y * in_x - 1, self.shape.rows
         given = [x.at(k.min(pixel + i, last) * self.pixel) for i in range(many)]
-        found = micro_kernel(k, given, weights, number(self.memory, "depth"), f32, self.shape, is_near=True)
+        found = micro_kernel(k, given, weights, self.pair.depth, f32, self.shape, is_near=True)
         start, around = (pixel // in_x & (self.rows - 1)) * in_x + pixel % in_x, self.rows * in_x
         if self.ring_config.epilogue.is_expensive:
             for at, total in enumerate(total for row in found for total in row):

@@ -15,17 +15,16 @@ The grid is (batch, group, block, chunk of filters); a thread whose next chunk h
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Loop, Storage, View, Window
-from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, is_cheap
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, EpilogueArgs, is_cheap
 from sardonyx.providers.cpu.kernels.common.image_block import LINE, MAX_SUMS
-from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, refusal, sizes
+from sardonyx.providers.cpu.kernels.common.window import WindowArgs, WindowGeometry, refusal
 from sardonyx.providers.cpu.kernels.conv.filter_tile import (
     MAX_SHALLOW_TERMS,
     Accumulators,
@@ -38,12 +37,12 @@ from sardonyx.providers.cpu.kernels.conv.filter_tile import (
 from sardonyx.providers.cpu.kernels.gemm.vector import accumulate, lanes_of
 from sardonyx.providers.cpu.kernels.loops import loop
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
-from sardonyx.providers.cpu.language.arguments import flat
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible
-from sardonyx.providers.cpu.program.steps import Step
+from sardonyx.providers.cpu.program.steps import Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
 MIN_FILTERS_FOR_COPY = 32
@@ -112,19 +111,19 @@ def _dense_steps(group: Convolution, analysis: Analysis) -> list[Step]:
     is_register_epilogue = is_shallow(geometry.taps, channels) and is_cheap(group.epilogue)
     config = PointwiseConfig(dtype, FilterTile.of(isa, filters), is_register_epilogue)
     before, weights = packed_filters(group, dtype, config.shape.rows, isa)
-    epilogue, more = geometry.epilogue(group)
+    epilogue, operands = geometry.epilogue(group)
     room = isa.l2_nbytes // 2 * 8 // dtype.bits
     k_block = MAX_SHALLOW_TERMS if is_register_epilogue else channels_per_block(geometry.taps, channels)
-    args = {
-        **geometry.args(), "w": weights.operand.memory, "groups": group.groups, "channels": channels,
-        "filters": filters, "k_block": k_block, "room": room, **flat(operands=more),
-    }  # fmt: skip
+    args = PointwiseArgs[Ref, Known](
+        geometry.operand, weights.operand.memory, groups=group.groups, channels=channels, filters=filters,
+        k_block=k_block, room=room, epilogue=operands,
+    )  # fmt: skip
     flops = dims.known(dims.product((2, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.storage.elements, dtype.bits // 8))) or 0
     spec = conv_pointwise_nchw(config=config, x_dtype=group.x.dtype, epilogue=epilogue)
     variant = f"{config.shape.rows} filters x {config.shape.vectors} vectors of {dtype}, pixels in panels"
     scratch = _scratch_nbytes(config, channels, room, lanes_of(isa.lanes, dtype))
-    return [*before, Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
+    return [*before, Step(spec, flat(args=args), epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
 
 
 def _scratch_nbytes(config: PointwiseConfig, channels: Known, room: int, lanes: int) -> Known:
@@ -133,36 +132,53 @@ def _scratch_nbytes(config: PointwiseConfig, channels: Known, room: int, lanes: 
     return expressible(dims.mul(dims.add(config.shape.rows * config.pitch, panels), config.dtype.bits // 8))
 
 
+@dataclass(frozen=True)
+class PointwiseArgs(Arguments[M, N]):
+    """The parameters of ``conv_pointwise_nchw``."""
+
+    is_inline: ClassVar[bool] = True
+    window: WindowArgs[M, N]
+    w: M
+    groups: N
+    channels: N
+    filters: N
+    """Of a group."""
+    k_block: N
+    room: N
+    """Elements that fill half of L2."""
+    epilogue: EpilogueArgs[M, N]
+
+
 def _params(config: PointwiseConfig, x_dtype: DType, epilogue: Epilogue) -> Params:
-    numbers = dict.fromkeys(("groups", "channels", "filters", "k_block", "room"), i64)
-    return {**geometry_params(x_dtype), "w": (config.dtype,), **numbers, **epilogue.params}
+    window, w = WindowArgs.declared(x_dtype), Memory(config.dtype)
+    return {"args": PointwiseArgs[Memory, DType](window, w, i64, i64, i64, i64, i64, epilogue.declared)}
 
 
 @kernel(_params)
 def conv_pointwise_nchw(
-    k: Kernel, x: Buf, w: Buf, batch: Val, groups: Val, channels: Val, filters: Val, k_block: Val, room: Val,
-    *, config: PointwiseConfig, x_dtype: DType, epilogue: Epilogue, **memory: Any,
-) -> None:  # fmt: skip
+    k: Kernel, args: PointwiseArgs[Buf, Val], *, config: PointwiseConfig, x_dtype: DType, epilogue: Epilogue
+) -> None:
+    window, groups, channels, filters = args.window, args.groups, args.channels, args.filters
     shape, lanes = config.shape, lanes_of(k.lanes, config.dtype)
-    wide, (*_, pixels) = shape.vectors * lanes, sizes(memory, "out")
+    wide, pixels = shape.vectors * lanes, window.axes.x.out
     tiles, panels = ceil_div(filters, shape.rows), ceil_div(pixels, wide)
-    most = k.max(k.min(room // k.max(channels * wide, 1), MAX_SUMS // shape.rows // wide), 1)
+    most = k.max(k.min(args.room // k.max(channels * wide, 1), MAX_SUMS // shape.rows // wide), 1)
     blocks = k.opaque(ceil_div(panels, most))
     each = k.opaque(ceil_div(panels, k.max(blocks, 1)) * wide)
-    count = k.opaque(batch * groups * blocks)
+    count = k.opaque(window.batch * groups * blocks)
     chunks, copied = filter_chunks(k, count, tiles), k.var(-1)
     with k.share(count * chunks) as at:
         chunk, which = at % chunks, at // chunks
         first, image = which % blocks * each, which // blocks
         group, image = image % groups, image // groups
-        distance = number(memory, "x_c")
-        source = x.at(image * number(memory, "x_b") + group * channels * distance + first)
-        block = _Block(k, config, source, distance, channels, k_block, k.min(pixels - first, each))
-        finish = BoundEpilogue(k, epilogue, memory, pixels, [image, k.const(0), k.const(0)])
+        distance = window.strides.c
+        source = window.x.at(image * window.strides.b + group * channels * distance + first)
+        block = _Block(k, config, source, distance, channels, args.k_block, k.min(pixels - first, each))
+        finish = BoundEpilogue(k, epilogue, args.epilogue, pixels, [image, k.const(0), k.const(0)])
         with k.loop(chunk * tiles // chunks, (chunk + 1) * tiles // chunks) as tile:
             own = tile * shape.rows
             rows = k.min(filters - own, shape.rows)
-            weights = w.at((group * tiles + tile) * channels * shape.rows)
+            weights = args.w.at((group * tiles + tile) * channels * shape.rows)
             block.multiply(weights, copied.get().ne(which), _TileEpilogue(finish, group * filters + own, rows, first))
             copied.set(which)
 

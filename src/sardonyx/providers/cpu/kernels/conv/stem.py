@@ -14,7 +14,7 @@ from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Storage, View
 from sardonyx.providers.cpu.kernels.common.window import MIN_NHWC_LANES, is_nhwc
-from sardonyx.providers.cpu.kernels.conv import few_filters, nhwc
+from sardonyx.providers.cpu.kernels.conv import dot_product, nhwc
 from sardonyx.providers.cpu.kernels.conv.stem_rows import MAX_ROW_CHANNELS, StemRows
 from sardonyx.providers.cpu.kernels.gemm.vector import MC
 from sardonyx.providers.cpu.language.values import f32
@@ -68,7 +68,7 @@ def as_stem(group: Convolution, isa: Isa) -> StemRows | None:
     padded = padded_sizes(group)
     if padded is None or not (nhwc.suits(group) and all(map(is_nhwc, group.outputs))):
         return None
-    if few_filters.has_few_filters(group, isa):  # these have their own kernel
+    if dot_product.has_few_filters(group, isa):  # these have their own kernel
         return None
     found = StemRows.of(group, taps_as_channels(group.w), int(padded[0]), MC)
     return found if found.nbytes <= isa.l1_nbytes // 2 else None

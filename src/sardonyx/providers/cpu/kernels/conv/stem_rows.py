@@ -8,23 +8,44 @@ pixels of neighbouring outputs are one stride apart, and overlap.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
+from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution, View, Window
-from sardonyx.providers.cpu.kernels.common.matrices import number
+from sardonyx.providers.cpu.kernels.common.window import TapsArgs, WindowArgs
 from sardonyx.providers.cpu.kernels.math.transpose import interleaved
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N
 from sardonyx.providers.cpu.language.dsl import Kernel
-from sardonyx.providers.cpu.language.values import Buf, Val, f32
+from sardonyx.providers.cpu.language.values import Buf, Val, f32, i64
 from sardonyx.providers.cpu.program.steps import Ref
 
 LINE = 16
 """Elements of a cache line, and of the longest vector."""
 MAX_ROW_CHANNELS = 4
 """Channels up to which interleaving them costs less than a copy of the image."""
-NUMBERS = ("plane", "plane_row", "image", "rows", "columns", "above", "left", "seen")
-"""The strides of channels, rows and images, the height and width of the image, the padding above and to the left, and
-the columns that an output reads."""
+
+
+@dataclass(frozen=True)
+class StemArgs(Arguments[M, N]):
+    """The parameters of an NCHW image whose rows are transposed."""
+
+    is_inline: ClassVar[bool] = True
+    plane: N
+    plane_row: N
+    image: N
+    """The strides of channels, rows and images."""
+    rows: N
+    columns: N
+    above: N
+    left: N
+    """The padding above the image and to the left."""
+    seen: N
+    """Columns that an output reads."""
+
+    @staticmethod
+    def declared() -> StemArgs[Memory, DType]:
+        return StemArgs(i64, i64, i64, i64, i64, i64, i64, i64)
 
 
 @dataclass(frozen=True)
@@ -57,10 +78,11 @@ class StemRows:
         reach = (self.window.kernel[0] - 1) * self.window.dilations[0]
         return (int(self.group.x.strides[2]) * (reach + 1) + self.channels * LINE) * 4
 
-    def args(self) -> dict[str, Ref | Known | float]:
+    @property
+    def operand(self) -> StemArgs[Ref, Known]:
         image, plane, row, _ = self.x.strides
-        given = (plane, row, image, *self.x.shape[2:], *self.window.pads, self.window.kernel[1])
-        return {"x": Ref.of(self.x), **dict(zip(NUMBERS, given, strict=True))}
+        (above, left), (rows, columns) = self.window.pads, self.x.shape[2:]
+        return StemArgs(plane, row, image, rows, columns, above, left, self.window.kernel[1])
 
 
 # -- inside kernels
@@ -69,12 +91,13 @@ class StemRows:
 class RowTransposer:
     """Transposes the rows that a block of outputs reads."""
 
-    def __init__(self, k: Kernel, x: Buf, to: Buf, memory: Any, channels: int) -> None:
-        self.k, self.x, self.to, self.memory, self.channels = k, x, to, memory, channels
+    def __init__(
+        self, k: Kernel, window: WindowArgs[Buf, Val], taps: TapsArgs[Buf, Val], image: StemArgs[Buf, Val], to: Buf,
+        channels: int,
+    ) -> None:  # fmt: skip
+        """``window`` slides over the transposed rows; its memory is the NCHW image."""
+        self.k, self.window, self.taps, self.image, self.to, self.channels = k, window, taps, image, to, channels
         self._skipped = k.var(0)
-
-    def _n(self, name: str) -> Val:
-        return number(self.memory, name)
 
     @property
     def rows(self) -> Buf:
@@ -83,26 +106,26 @@ class RowTransposer:
 
     def transpose(self, image: Val, y: Val, x: Val, many: Val) -> None:
         """Transpose the input of ``many`` pixels of an output row."""
-        k, pitch, step = self.k, self._n("x_y"), self._n("x_x")
-        top, left = y * self._n("stride_y"), x * step // self.channels
-        wide = (many - 1) * step // self.channels + self._n("seen")
+        k, taps, pitch, step = self.k, self.taps, self.window.strides.y, self.window.strides.x
+        top, left = y * taps.stride.y, x * step // self.channels
+        wide = (many - 1) * step // self.channels + self.image.seen
         self._skipped.set(top * pitch + x * step)
-        source = self.x.at(image * self._n("image"))
-        with k.loop(0, self._n("kernel_y")) as tap:
-            down = tap * self._n("dilation_y")
-            line, row = self.to.at(down * pitch), top + down - self._n("above")
-            with k.either((row >= 0) & (row < self._n("rows"))) as (inside, outside):
+        source = self.window.x.at(image * self.image.image)
+        with k.loop(0, taps.kernel.y) as tap:
+            down = tap * taps.dilation.y
+            line, row = self.to.at(down * pitch), top + down - self.image.above
+            with k.either((row >= 0) & (row < self.image.rows)) as (inside, outside):
                 with inside:
-                    self._transpose_row(source.at(row * self._n("plane_row")), line, left - self._n("left"), wide)
+                    self._transpose_row(source.at(row * self.image.plane_row), line, left - self.image.left, wide)
                 with outside, k.loop(0, wide * self.channels, k.lanes) as i:
                     line.store(i, k.zeros(f32, k.lanes))
 
     def _transpose_row(self, source: Buf, line: Buf, first: Val, wide: Val) -> None:
         """Transpose ``wide`` columns from ``first`` on; zeros outside the image."""
-        k, lanes, columns = self.k, self.k.lanes, self._n("columns")
+        k, lanes, columns = self.k, self.k.lanes, self.image.columns
         with k.loop(0, wide, lanes) as i:
             at = first + i
             mask = k.mask(columns - at, lanes) & ~k.mask(-at, lanes)
-            planes = [source.at(self._n("plane") * c).load(at, lanes, mask) for c in range(self.channels)]
+            planes = [source.at(self.image.plane * c).load(at, lanes, mask) for c in range(self.channels)]
             for j, v in enumerate(interleaved([k.select(mask, v, 0.0) for v in planes])):
                 line.store(i * self.channels + j * lanes, v)

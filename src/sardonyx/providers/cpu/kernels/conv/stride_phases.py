@@ -12,15 +12,17 @@ The source is a channel-blocked packed image of one term, padding included. Pixe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
+from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage
-from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, PackedImageLayout
+from sardonyx.providers.cpu.kernels.common.window import PerAxis
+from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, PackedImageLayout, PackedStrides
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat, named
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, i64, u16
 from sardonyx.providers.cpu.program.sizes import expressible
@@ -28,39 +30,85 @@ from sardonyx.providers.cpu.program.steps import Ref, Step
 
 SAVED, LINE = 16, 8
 """Cycles of a step of a micro-tile, at least, and of a copied line."""
-NO_PHASES: dict[str, Known] = dict.fromkeys(("phase_z", "phase_y", "phase_x"), 0)
+NO_PHASES = PerAxis[Ref, Known](0, 0, 0)
 """The phase strides of an image that is not decomposed."""
 
-_NUMBERS = (
-    "x_b", "x_block", "x_y", "x_x", "y_b", "y_block", "y_plane", "y_y", "batch", "blocks", "rows", "columns",
-    "phases_y", "phases_x", "stride_y", "stride_x", "seen_y", "seen_x",
-)  # fmt: skip
+
+@dataclass(frozen=True)
+class PlaneAxes(Arguments[M, N]):
+    """A number for each axis of a plane."""
+
+    y: N
+    x: N
+
+
+@dataclass(frozen=True)
+class SourceStrides(Arguments[M, N]):
+    """The strides of the image that is decomposed."""
+
+    b: N
+    block: N
+    y: N
+    x: N
+
+
+@dataclass(frozen=True)
+class PhaseStrides(Arguments[M, N]):
+    """The strides of its phases."""
+
+    b: N
+    block: N
+    plane: N
+    """From phase to phase."""
+    y: N
+
+
+@dataclass(frozen=True)
+class StridePhasesArgs(Arguments[M, N]):
+    """The parameters of ``split_stride_phases``."""
+
+    is_inline: ClassVar[bool] = True
+    x: M
+    y: M
+    source: SourceStrides[M, N] = field(metadata=named("x"))
+    target: PhaseStrides[M, N] = field(metadata=named("y"))
+    batch: N
+    blocks: N
+    rows: N
+    columns: N
+    """Of a phase."""
+    phases: PlaneAxes[M, N]
+    stride: PlaneAxes[M, N]
+    seen: PlaneAxes[M, N]
+    """Pixels that windows read, with the padding in front."""
 
 
 def _params() -> Params:
-    return {"x": (bf16,), "y": (bf16,), **dict.fromkeys(_NUMBERS, i64)}
+    axes = PlaneAxes[Memory, DType](i64, i64)
+    args = StridePhasesArgs(
+        Memory(bf16), Memory(bf16), SourceStrides(i64, i64, i64, i64), PhaseStrides(i64, i64, i64, i64),
+        i64, i64, i64, i64, axes, axes, axes,
+    )  # fmt: skip
+    return {"args": args}
 
 
 @kernel(_params)
-def split_stride_phases(k: Kernel, x: Buf, y: Buf, **memory: Any) -> None:
-    """y = the stride phases of x, of which windows read ``seen`` pixels along each axis."""
-
-    def n(name: str) -> Val:
-        return number(memory, name)
-
-    phases, source, target = n("phases_y") * n("phases_x"), x.as_type(u16), y.as_type(u16)
-    each = n("batch") * n("blocks") * phases
+def split_stride_phases(k: Kernel, args: StridePhasesArgs[Buf, Val]) -> None:
+    """y = the stride phases of x."""
+    stride, x, y = args.stride, args.source, args.target
+    phases, source, target = args.phases.y * args.phases.x, args.x.as_type(u16), args.y.as_type(u16)
+    each = args.batch * args.blocks * phases
     # Threads divide the rows as the step that wrote the image did.
-    with k.share(n("rows") * each) as at:
+    with k.share(args.rows * each) as at:
         row, plane = at // each, at % each
-        phase, block, image = plane % phases, plane // phases % n("blocks"), plane // phases // n("blocks")
-        phase_y, phase_x = phase // n("phases_x"), phase % n("phases_x")
-        line = row * n("stride_y") + phase_y
-        here = source.at(image * n("x_b") + block * n("x_block") + line * n("x_y") + phase_x * n("x_x"))
-        to = target.at(image * n("y_b") + block * n("y_block") + phase * n("y_plane") + row * n("y_y"))
-        many = k.min(n("columns"), (n("seen_x") - phase_x + n("stride_x") - 1) // k.max(n("stride_x"), 1))
-        with k.loop(0, k.select(line < n("seen_y"), many, 0)) as i:
-            to.store(i * BLOCK, here.load(i * n("stride_x") * n("x_x"), BLOCK))
+        phase, block, image = plane % phases, plane // phases % args.blocks, plane // phases // args.blocks
+        phase_y, phase_x = phase // args.phases.x, phase % args.phases.x
+        line = row * stride.y + phase_y
+        here = source.at(image * x.b + block * x.block + line * x.y + phase_x * x.x)
+        to = target.at(image * y.b + block * y.block + phase * y.plane + row * y.y)
+        many = k.min(args.columns, (args.seen.x - phase_x + stride.x - 1) // k.max(stride.x, 1))
+        with k.loop(0, k.select(line < args.seen.y, many, 0)) as i:
+            to.store(i * BLOCK, here.load(i * stride.x * x.x, BLOCK))
 
 
 @dataclass(frozen=True)
@@ -106,25 +154,23 @@ class StridePhases:
         fewer = high * -(-wide // HALF) - -(-((high - 1) * columns + wide) // HALF)
         return fewer * steps * -(-filters // PANEL) * SAVED > self.image.blocks * rows * columns * LINE
 
-    def strides_of(self) -> dict[str, Known]:
+    def strides_of(self) -> tuple[PackedStrides[Ref, Known], PerAxis[Ref, Known]]:
         """As ``PackedImageLayout.strides``, a block having all its phases; and the strides between phases."""
-        found = self.image.strides()
-        plane = found["plane"]
+        plane = self.image.plane_stride
         across = dims.mul(plane, self.counts[1])
-        strides_by_axis: dict[str, Known] = {"phase_y": expressible(across), "phase_x": plane}
-        return found | {"block": expressible(dims.mul(across, self.counts[0]))} | NO_PHASES | strides_by_axis
+        block = expressible(dims.mul(across, self.counts[0]))
+        return replace(self.image.strides, block=block), PerAxis(0, expressible(across), plane)
 
     def step(self, source: Ref, layout: PackedImageLayout, nodes: Any) -> tuple[Step, Storage]:
         """The step that decomposes an image whose first window begins at ``source``, and its result."""
         made, (rows, columns) = Storage("temporary", bf16, self.image.elements), self.image.size[1:]
-        x, y = layout.strides(), self.strides_of()
-        args: dict[str, Ref | Known | float] = {
-            "x": source, "x_b": x["b"], "x_block": x["block"], "x_y": x["y"], "x_x": x["x"],
-            "y": Ref(made), "y_b": y["b"], "y_block": y["block"], "y_plane": y["plane"], "y_y": y["y"],
-            "batch": layout.batch, "blocks": self.blocks, "rows": rows, "columns": columns,
-        }  # fmt: skip
-        for name, values in (("phases", self.counts), ("stride", self.strides), ("seen", self.seen)):
-            args |= {f"{name}_{axis}": v for axis, v in zip("yx", values, strict=True)}
+        x, (y, _) = layout.strides, self.strides_of()
+        args = StridePhasesArgs[Ref, Known](
+            source, Ref(made), SourceStrides(x.b, x.block, x.y, x.x),
+            PhaseStrides(y.b, y.block, self.image.plane_stride, y.y), batch=layout.batch, blocks=self.blocks, rows=rows,
+            columns=columns, phases=PlaneAxes(*self.counts), stride=PlaneAxes(*self.strides),
+            seen=PlaneAxes(*self.seen),
+        )  # fmt: skip
         nbytes = dims.known(dims.mul(made.elements, 4)) or 0
         why = f"{self.counts[0] * self.counts[1]} stride phases"
-        return Step(split_stride_phases(), args, frozenset(("y",)), nodes, 0, 0, nbytes, why), made
+        return Step(split_stride_phases(), flat(args=args), frozenset(("y",)), nodes, 0, 0, nbytes, why), made

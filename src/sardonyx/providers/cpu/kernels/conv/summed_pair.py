@@ -14,7 +14,7 @@ from itertools import pairwise
 from sardonyx.ir.scalar import Program
 from sardonyx.lower import views
 from sardonyx.lower.groups import Apply, Convolution, Expression, Group, Storage, View
-from sardonyx.providers.cpu.kernels.conv import few_outputs, on_tiles
+from sardonyx.providers.cpu.kernels.conv import im2col, on_tiles
 from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK
 from sardonyx.providers.cpu.kernels.split.bf16 import PANEL
 from sardonyx.providers.cpu.program.analysis import Analysis
@@ -64,7 +64,7 @@ def _supports_pair(group: Convolution, analysis: Analysis) -> bool:
     if not is_single or not all(isinstance(d, int) for d in (filters, channels, *group.box[2:])):
         return False
     is_full = int(filters) % PANEL == 0 and int(channels) % BLOCK == 0
-    has_many_outputs = few_outputs.has_few_outputs(group, analysis) is False
+    has_many_outputs = im2col.has_few_outputs(group, analysis) is False
     return is_full and has_many_outputs and on_tiles.takes(group, analysis) and on_tiles.terms(group, analysis) == 1
 
 

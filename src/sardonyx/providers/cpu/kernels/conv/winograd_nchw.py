@@ -24,22 +24,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Convolution
-from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, EpilogueArgs
 from sardonyx.providers.cpu.kernels.common.image_block import LINE, odd_lines
-from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, refusal, sizes
+from sardonyx.providers.cpu.kernels.common.window import WindowArgs, WindowGeometry, refusal
 from sardonyx.providers.cpu.kernels.conv.filter_tile import Accumulators, FilterTile, filter_chunks
 from sardonyx.providers.cpu.kernels.gemm.vector import accumulate
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
-from sardonyx.providers.cpu.language.arguments import flat
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -113,18 +113,16 @@ def _gain(size: tuple[Known, ...], isa: Isa) -> float:
 def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     isa, geometry = analysis.isa, WindowGeometry.of(group, collapse=False)
     filters, channels = (int(d) for d in group.w.shape[:2])
-    epilogue, more = geometry.epilogue(group)
+    epilogue, operands = geometry.epilogue(group)
     weights = packed(group, ROWS)
-    args = {
-        **geometry.args(), "u": Ref(weights), "channels": channels, "filters": filters,
-        "room": isa.l2_nbytes // 2 // 4, **flat(operands=more),
-    }  # fmt: skip
+    room = isa.l2_nbytes // 2 // 4
+    args = WinogradNchwArgs[Ref, Known](geometry.operand, Ref(weights), channels, filters, room, operands)
     flops = dims.known(dims.product((2 * 9, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.elements, 4))) or 0
     spec = conv_winograd_nchw(epilogue=epilogue)
     variant = f"Winograd F(2x2, 3x3), {ROWS} filters x {WIDTHS[0]} vectors of f32, NCHW"
     scratch = _scratch_nbytes(channels, isa)
-    return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
+    return [Step(spec, flat(args=args), epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
 
 
 def overflow_key(tensor: Tensor) -> object:
@@ -177,22 +175,31 @@ def _scratch_nbytes(channels: int, isa: Isa) -> Known:
     return (_line_elements(lanes) + sums + ROWS * 4 * MAX_VECTORS * lanes + seen) * 4
 
 
+@dataclass(frozen=True)
+class WinogradNchwArgs(Arguments[M, N]):
+    """The parameters of ``conv_winograd_nchw``."""
+
+    is_inline: ClassVar[bool] = True
+    window: WindowArgs[M, N]
+    u: M
+    channels: N
+    filters: N
+    room: N
+    """Elements of V that fill half of L2."""
+    epilogue: EpilogueArgs[M, N]
+
+
 def _params(epilogue: Epilogue) -> Params:
-    return {
-        **geometry_params(f32),
-        "u": (f32,),
-        **dict.fromkeys(("channels", "filters", "room"), i64),
-        **epilogue.params,
-    }
+    window = WindowArgs.declared(f32)
+    return {"args": WinogradNchwArgs[Memory, DType](window, Memory(f32), i64, i64, i64, epilogue.declared)}
 
 
 @kernel(_params)
-def conv_winograd_nchw(
-    k: Kernel, x: Buf, u: Buf, batch: Val, channels: Val, filters: Val, room: Val, *, epilogue: Epilogue, **memory: Any
-) -> None:
-    (_, out_y, out_x), lanes = sizes(memory, "out"), k.lanes
+def conv_winograd_nchw(k: Kernel, args: WinogradNchwArgs[Buf, Val], *, epilogue: Epilogue) -> None:
+    window, u, channels, filters = args.window, args.u, args.channels, args.filters
+    (_, out_y, out_x), lanes, batch = window.out, k.lanes, window.batch
     high, wide = ceil_div(out_y, 2), ceil_div(out_x, 2)
-    most = k.max(k.min(room // k.max(ELEMENTS * channels * lanes, 1), MAX_VECTORS), 1)
+    most = k.max(k.min(args.room // k.max(ELEMENTS * channels * lanes, 1), MAX_VECTORS), 1)
     parts = k.opaque(k.max(ceil_div(wide, most * lanes), 1))
     columns = k.opaque(k.select(parts.eq(1), wide, ceil_div(ceil_div(wide, parts), lanes) * lanes))
     bands = k.opaque(k.max(ceil_div(high, k.max(most // k.max(ceil_div(columns, lanes), 1), 1)), 1))
@@ -205,8 +212,8 @@ def conv_winograd_nchw(
         image, place = which // (bands * parts), which % (bands * parts)
         top, left = place // parts * rows, place % parts * columns
         here_y, here_x = k.max(k.min(rows, high - top), 0), k.max(k.min(columns, wide - left), 0)
-        source = x.at(image * number(memory, "x_b"))
-        block = _Block(k, memory, source, channels, top, here_y, left, here_x, distance)
+        source = window.x.at(image * window.strides.b)
+        block = _Block(k, window, source, channels, top, here_y, left, here_x, distance)
         with k.when(known.ne(which)):
             block.transform()
             known.set(which)
@@ -222,7 +229,7 @@ def conv_winograd_nchw(
                 with k.when(is_not_finite, likely=False):
                     block.f32_fallback(u.at((begin + i) * channels * ROWS), tiles * channels * ROWS, here)
                 with k.loop(0, k.min(here_y * 2, out_y - top * 2)) as y:
-                    finish = BoundEpilogue(k, epilogue, memory, out_x, [image, k.const(0), top * 2 + y])
+                    finish = BoundEpilogue(k, epilogue, args.epilogue, out_x, [image, k.const(0), top * 2 + y])
                     made = k.min(here_x * 2, out_x - left * 2)
                     finish.tile(block.out.at(y * block.length), block.pitch, first, here, left * 2, made)
 
@@ -232,8 +239,9 @@ class _Block:
     """Some rows of Winograd tiles, without gaps between rows: vectors reach into the next row."""
 
     k: Kernel
-    memory: dict[str, Any]
+    window: WindowArgs[Buf, Val]
     x: Buf
+    """The image."""
     channels: Val
     top: Val
     rows: Val
@@ -279,7 +287,7 @@ class _Block:
         pitch = k.opaque(ceil_div(self.length + 2, LINE) * LINE)
         halves = range(0, 2 * lanes, 2), range(1, 2 * lanes, 2)
         with k.loop(0, self.channels) as c:
-            image, to = self.x.at(c * number(self.memory, "x_c")), self.seen.at(c * self.distance)
+            image, to = self.x.at(c * self.window.strides.c), self.seen.at(c * self.distance)
             with k.loop(0, self.rows * 2 + 2) as line:
                 self._copy(image, line, self.line.at(line * pitch))
             with k.loop(0, self.rows) as y, k.loop(0, self.columns, lanes) as v:
@@ -296,11 +304,11 @@ class _Block:
     def _copy(self, image: Buf, line: Val, to: Buf) -> None:
         """Copy a row of the block's input, with zeros in the padding."""
         k, lanes, length = self.k, self.lanes, self.length + 2
-        (_, in_y, in_x), (_, pad_y, pad_x) = sizes(self.memory, "in"), sizes(self.memory, "pad")
+        (_, in_y, in_x), (_, pad_y, pad_x) = self.window.size, self.window.pad
         y, first = self.top * 2 + line - pad_y, self.left * 2 - pad_x
         low = k.min(k.max(-first, 0), length)
         high = k.select((y >= 0) & (y < in_y), k.max(k.min(in_x - first, length), low), low)
-        row = image.at(y * number(self.memory, "x_y") + first)
+        row = image.at(y * self.window.strides.y + first)
         with k.loop(0, low) as i:
             to.store(i, 0.0)
         for t in k.tiles(high - low, lanes):
@@ -346,19 +354,19 @@ class _Block:
 
     def f32_fallback(self, u: Buf, kind: Val, filters: Val) -> None:
         """Recompute all outputs of some filters directly. The 16 elements of U are ``kind`` apart in memory."""
-        k, memory = self.k, self.memory
-        (_, in_y, in_x), (_, pad_y, pad_x) = sizes(memory, "in"), sizes(memory, "pad")
+        k, strides = self.k, self.window.strides
+        (_, in_y, in_x), (_, pad_y, pad_x) = self.window.size, self.window.pad
         with k.loop(0, filters) as r, k.loop(0, self.rows * 2) as y, k.loop(0, self.columns * 2) as x:
             total = k.var(k.zeros(f32))
             with k.loop(0, self.channels) as c:
-                own, image = u.at(c * ROWS + r), self.x.at(c * number(memory, "x_c"))
+                own, image = u.at(c * ROWS + r), self.x.at(c * strides.c)
                 sums = [[own.load(kind * (down * 4 + i)) for i in range(4)] for down in range(4)]
                 across = [inverse_weight_transform(row) for row in sums]
                 for tap_x, column in enumerate(zip(*across, strict=True)):
                     for tap_y, w in enumerate(inverse_weight_transform(column)):
                         at_y, at_x = self.top * 2 + y + tap_y - pad_y, self.left * 2 + x + tap_x - pad_x
                         with k.when((at_y >= 0) & (at_y < in_y) & (at_x >= 0) & (at_x < in_x)):
-                            value = image.load(at_y * number(memory, "x_y") + at_x)
+                            value = image.load(at_y * strides.y + at_x)
                             total.set(k.multiply_add(value, w, total.get()))
             self.out.store(r * self.pitch + y * self.length + x, total.get())
 

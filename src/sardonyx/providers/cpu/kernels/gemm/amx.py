@@ -244,7 +244,7 @@ class _MacroProduct:
         """Multiply all K-blocks, and apply the epilogue after the last, unless it is pipelined."""
         k, gemm, macro, steps, k_block = self.k, self.gemm, self.macro, self.gemm.steps, self.gemm.args.k_block
         with k.loop(0, k.max(steps, 1), k_block) as step, k.loop(0, macro.columns) as c:
-            split = None if gemm.ahead is None else gemm.ahead.turn(step, c)
+            split = None if gemm.ahead is None else gemm.ahead.next_k_block(step, c)
             here = _KBlock(macro.row, macro.column + c, step, k.min(k_block, steps - step), split)
             is_last = step + k_block >= steps
             if gemm.tiles is None or gemm.is_interleaved:

@@ -78,7 +78,7 @@ class Ahead:
         self.panel, self.columns, self.following, self.is_followed = panel, columns, following, is_followed
         self.halves = halves
 
-    def turn(self, step: Val, column: Val) -> Buf:
+    def next_k_block(self, step: Val, column: Val) -> Buf:
         """The K-block that starts at ``step`` of a column of the macro-tile, in tiles; from here on the next one is
         split.
         """

@@ -22,7 +22,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Pool
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, EpilogueArgs
-from sardonyx.providers.cpu.kernels.common.window import Taps, WindowArgs, WindowGeometry
+from sardonyx.providers.cpu.kernels.common.window import Taps, WindowArgs, WindowGeometry, taps_before
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.kernels.image import pool_nhwc
 from sardonyx.providers.cpu.kernels.image.pool_nhwc import MAX, MEAN
@@ -130,7 +130,7 @@ class PoolArgs(Arguments[M, N]):
     is_inline: ClassVar[bool] = True
     window: WindowArgs[M, N]
     channels: N
-    counted: pool_nhwc.CountedAxes[M, N] | None
+    counted: tuple[pool_nhwc.CountedPadding[M, N], ...] | None
     """Of means."""
     epilogue: EpilogueArgs[M, N]
 
@@ -382,14 +382,8 @@ class _Row:
 
     def _count(self, axis: int, place: Val) -> Val:
         """How many taps of the output at ``place`` count along an axis."""
-        k, taps, along, counted = self.k, self.taps, self.window.each_axis[axis], self.args.counted
-        assert counted is not None
-        size, (before, after) = along.size, counted.of(axis)
-        first = place * taps.strides[axis] - along.pad
-
-        def below(limit: Val) -> Val:
-            """Taps before an index."""
-            reach = k.max(limit - first, 0) + (taps.dilations[axis] - 1)
-            return k.min(reach // taps.dilations[axis], taps.kernel[axis])
-
-        return below(size + after) - below(-before)
+        taps, along = self.taps, self.window.each_axis[axis]
+        assert self.args.counted is not None
+        counted, first = self.args.counted[axis], place * taps.strides[axis] - along.pad
+        stop = taps_before(self.k, taps, axis, first, along.size + counted.after)
+        return stop - taps_before(self.k, taps, axis, first, -counted.before)

@@ -7,8 +7,8 @@ an AMX convolution packed for another are compared as integers, 32 channels at a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
@@ -16,17 +16,16 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Apply, Expression, Pool, Storage, Window
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.common.nhwc_window import (
     NhwcWindow,
+    NhwcWindowArgs,
     NhwcWindowConfig,
     SlidingWindow,
-    nhwc_window_params,
 )
-from sardonyx.providers.cpu.kernels.common.window import AXES
+from sardonyx.providers.cpu.kernels.conv.image_epilogue import writes_of
 from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK
 from sardonyx.providers.cpu.kernels.math.reducers import extreme, lowest
-from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat, named
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bf16, i16, i64, register_dtype, u16
 from sardonyx.providers.cpu.program.analysis import Analysis
@@ -68,14 +67,13 @@ def steps(group: Pool, analysis: Analysis) -> list[Step]:
     flops = dims.known(dims.product((config.taps.count, *group.box))) or 0
     spec = pool_nhwc(kind=group.kind, config=config, x_dtype=found.x_dtype, epilogue=epilogue)
     variant = f"{config.pixels} pixels x {'32' if config.compares_bits else 'a vector of'} channels"
-    args = {**found.args, **_named(counted_padding(group))}
-    writes = epilogue.writes | ({"image"} if config.terms else set())
-    return [Step(spec, args, writes, group.nodes, 0, flops, found.geometry.nbytes, variant)]
+    args = PoolNhwcArgs(found.operand, counted_padding(group))
+    return [Step(spec, flat(args=args), writes_of(epilogue), group.nodes, 0, flops, found.geometry.nbytes, variant)]
 
 
 def _moves_packed_bits(found: NhwcWindow) -> bool:
     """Whether a packed image of one bf16 term becomes another one, without an epilogue and in whole channel blocks."""
-    config, channels, epilogue = found.config, found.args["channels"], found.epilogue
+    config, channels, epilogue = found.config, found.operand.channels, found.epilogue
     is_whole = isinstance(channels, int) and channels % BLOCK == 0
     is_alone = len(epilogue.names) == 1 and not epilogue.expression.steps
     return config.is_blocked and config.terms == 1 and found.x_dtype is bf16 and is_whole and is_alone
@@ -111,54 +109,52 @@ def _separated(group: Pool) -> tuple[Pool, Pool] | None:
 class CountedPadding(Arguments[M, N]):
     """How much of the padding counts as elements of a mean, in front of an axis and after it."""
 
-    before: N = field(metadata=named("before_{}"))
-    after: N = field(metadata=named("after_{}"))
+    before: N
+    after: N
 
 
-@dataclass(frozen=True)
-class CountedAxes(Arguments[M, N]):
-    """The same for all axes."""
-
-    is_inline: ClassVar[bool] = True
-    z: CountedPadding[M, N]
-    y: CountedPadding[M, N]
-    x: CountedPadding[M, N]
-
-    def of(self, axis: int) -> tuple[N, N]:
-        """Of an axis: before and after."""
-        found = (self.z, self.y, self.x)[axis]
-        return found.before, found.after
-
-
-def counted_padding(group: Pool) -> CountedAxes[Ref, Known] | None:
-    """How much of the padding of a mean counts as elements; None of other kinds."""
+def counted_padding(group: Pool) -> tuple[CountedPadding[Ref, Known], ...] | None:
+    """How much of the padding of a mean counts as elements, for each axis; None of other kinds."""
     if group.kind != MEAN:
         return None
     lead = (0,) * (3 - len(group.window.pads))
     before, after = ((0,) * 3,) * 2 if group.ends is None else (lead + group.window.pads, lead + group.ends)
-    z, y, x = (CountedPadding[Ref, Known](*both) for both in zip(before, after, strict=True))
-    return CountedAxes(z, y, x)
+    return tuple(CountedPadding(*both) for both in zip(before, after, strict=True))
 
 
-def counted_padding_declared(kind: str) -> CountedAxes[Memory, DType] | None:
-    axis = CountedPadding[Memory, DType](i64, i64)
-    return CountedAxes(axis, axis, axis) if kind == MEAN else None
+def counted_padding_declared(kind: str) -> tuple[CountedPadding[Memory, DType], ...] | None:
+    return (CountedPadding(i64, i64),) * 3 if kind == MEAN else None
 
 
-def _named(counted: CountedAxes[Any, Any] | None) -> dict[str, Any]:
-    return {} if counted is None else flat(counted=counted)
+@dataclass(frozen=True)
+class PoolNhwcArgs(Arguments[M, N]):
+    """The parameters of ``pool_nhwc``."""
+
+    is_inline: ClassVar[bool] = True
+    image: NhwcWindowArgs[M, N]
+    counted: tuple[CountedPadding[M, N], ...] | None
+    """Of means."""
 
 
 def _params(kind: str, config: NhwcWindowConfig, x_dtype: DType, epilogue: Epilogue) -> Params:
-    return {**nhwc_window_params(config, x_dtype, epilogue), **_named(counted_padding_declared(kind))}
+    return {"args": PoolNhwcArgs(NhwcWindowArgs.declared(config, x_dtype, epilogue), counted_padding_declared(kind))}
 
 
 @kernel(_params)
 def pool_nhwc(
-    k: Kernel, *, kind: str, config: NhwcWindowConfig, x_dtype: DType, epilogue: Epilogue, **memory: Any
+    k: Kernel,
+    args: PoolNhwcArgs[Buf, Val],
+    *,
+    kind: str,
+    config: NhwcWindowConfig,
+    x_dtype: DType,
+    epilogue: Epilogue,
 ) -> None:
+    if args.counted is not None:
+        _Mean(k, config, epilogue, args.image, args.counted).slide()
+        return
     largest = _LargestBits if config.compares_bits else _Largest
-    (largest if kind == MAX else _Mean if kind == MEAN else _Sum)(k, config, epilogue, memory).slide()
+    (largest if kind == MAX else _Sum)(k, config, epilogue, args.image).slide()
 
 
 class _Sum(SlidingWindow):
@@ -167,14 +163,20 @@ class _Sum(SlidingWindow):
 
 
 class _Mean(_Sum):
+    def __init__(
+        self, k: Kernel, config: NhwcWindowConfig, epilogue: Epilogue, args: NhwcWindowArgs[Buf, Val],
+        counted: tuple[CountedPadding[Buf, Val], ...],
+    ) -> None:  # fmt: skip
+        super().__init__(k, config, epilogue, args)
+        self.counted = counted
+
     def counts(self, place: Sequence[Val]) -> Val:
         found = [self._count(axis, p) for axis, p in enumerate(place)]
         return self.k.cast(found[0] * found[1] * found[2], self.config.dtype)
 
     def _count(self, axis: int, place: Val) -> Val:
-        before, after = (number(self.memory, f"{what}_{AXES[axis]}") for what in ("before", "after"))
-        start = place * self.taps.strides[axis] - self.pad[axis]
-        first, last = self.range(axis, start, -before, self.size[axis] + after)
+        counted, start = self.counted[axis], place * self.taps.strides[axis] - self.pad[axis]
+        first, last = self.range(axis, start, -counted.before, self.size[axis] + counted.after)
         return last - first
 
     def result(self, total: Val, counted: Val | None) -> Val:

@@ -14,7 +14,7 @@ filters are cut into chunks as well, so that all threads have work. Grid: (batch
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,9 +23,9 @@ from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, IntegerConvolution, Storage
-from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
-from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, number
-from sardonyx.providers.cpu.kernels.common.window import Taps, WindowGeometry, geometry_params, sizes
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, EpilogueArgs
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem
+from sardonyx.providers.cpu.kernels.common.window import Taps, WindowArgs, WindowGeometry
 from sardonyx.providers.cpu.kernels.gemm.pack import COLUMNS
 from sardonyx.providers.cpu.kernels.gemm.vector import MicroTileShape
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
@@ -34,7 +34,7 @@ from sardonyx.providers.cpu.kernels.quantized.gemm import Int8MicroTile, store_s
 from sardonyx.providers.cpu.kernels.quantized.gemm_amx import MICRO_TILE, PANEL, MicroTile, first_row
 from sardonyx.providers.cpu.kernels.quantized.pack import QUAD, QuadPacker, depth_of, interleaved_quads, padded_a
 from sardonyx.providers.cpu.language.amx import ROWS, Tiles
-from sardonyx.providers.cpu.language.arguments import flat
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bool_, i8, i32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -100,14 +100,13 @@ def steps(group: IntegerConvolution, analysis: Analysis) -> list[Step]:
     depth = expressible(dims.product((geometry.taps.count, channels)))
     before, w = _weights(group, isa, depth)
     more_before, w_sums = _weight_sums(group, w, expressible(depth_of(depth, isa)), config, isa)
-    epilogue, more = geometry.epilogue(group)
+    epilogue, operands = geometry.epilogue(group)
     padded, nr = depth_of(depth, isa), config.nr(isa)
     block_nbytes = config.block_nbytes(channels, geometry.size[2])
-    args = {
-        **geometry.args(), "w": Ref(w.storage, w.offset), "w_sums": w_sums, "zero": Ref.of(group.zero),
-        "groups": group.groups, "channels": channels, "filters": filters, "depth": padded, "block_nbytes": block_nbytes,
-        **flat(operands=more),
-    }  # fmt: skip
+    args = Int8ConvArgs[Ref, Known](
+        geometry.operand, Ref(w.storage, w.offset), w_sums, Ref.of(group.zero), groups=group.groups, channels=channels,
+        filters=filters, depth=padded, block_nbytes=block_nbytes, epilogue=operands,
+    )  # fmt: skip
     panels = dims.mul(padded, PANELS * nr + QUAD)
     scratch = dims.total((_Scratch.fixed_nbytes(config, isa), block_nbytes, panels))
     flops = dims.known(dims.product((2 * geometry.taps.count, channels, *group.box))) or 0
@@ -117,7 +116,7 @@ def steps(group: IntegerConvolution, analysis: Analysis) -> list[Step]:
     return [
         *before,
         *more_before,
-        Step(spec, args, epilogue.writes, group.nodes, expressible(scratch), flops, nbytes, variant),
+        Step(spec, flat(args=args), epilogue.writes, group.nodes, expressible(scratch), flops, nbytes, variant),
     ]
 
 
@@ -205,42 +204,56 @@ class _Scratch:
         return _Scratch.sums_nbytes(config, isa) + (PANELS + 2) * QUAD * config.nr(isa)
 
 
+@dataclass(frozen=True)
+class Int8ConvArgs(Arguments[M, N]):
+    """The parameters of ``conv_int8``."""
+
+    is_inline: ClassVar[bool] = True
+    window: WindowArgs[M, N]
+    w: M
+    w_sums: M
+    zero: M
+    groups: N
+    channels: N
+    filters: N
+    """Of a group."""
+    depth: N
+    """Elements under a window, rounded up to whole steps of k."""
+    block_nbytes: N
+    """Of the image block."""
+    epilogue: EpilogueArgs[M, N]
+
+
 def _params(config: Int8ConvConfig, epilogue: Epilogue) -> Params:
-    numbers = dict.fromkeys(("groups", "channels", "filters", "depth", "block_nbytes"), i64)
-    return {
-        **geometry_params(config.x_dtype),
-        "w": (i8,),
-        "w_sums": (i32,),
-        "zero": (config.x_dtype,),
-        **numbers,
-        **epilogue.params,
-    }
+    args = Int8ConvArgs[Memory, DType](
+        WindowArgs.declared(config.x_dtype), Memory(i8), Memory(i32), Memory(config.x_dtype), i64, i64, i64, i64, i64,
+        epilogue.declared,
+    )  # fmt: skip
+    return {"args": args}
 
 
 @kernel(_params)
-def conv_int8(
-    k: Kernel, x: Buf, w: Buf, w_sums: Buf, zero: Buf, batch: Val, groups: Val, channels: Val, filters: Val, depth: Val,
-    block_nbytes: Val, *, config: Int8ConvConfig, epilogue: Epilogue, **memory: Any,
-) -> None:  # fmt: skip
+def conv_int8(k: Kernel, args: Int8ConvArgs[Buf, Val], *, config: Int8ConvConfig, epilogue: Epilogue) -> None:
+    window, channels, filters, depth = args.window, args.channels, args.filters, args.depth
     scratch = _Scratch(k, config, depth)
-    image_block = _ImageBlock(k, config, memory, channels, scratch, block_nbytes)
+    image_block = _ImageBlock(k, config, args, scratch)
     product = (_AmxProduct if k.isa.amx else _VectorProduct)(k, config, filters, depth, scratch)
-    grid = _Grid(k, config, memory, image_block.rows, ceil_div(filters, product.rows), batch, groups)
-    conv = _Conv(k, config, epilogue, memory, scratch, image_block, product, grid, channels, filters, depth)
+    grid = _Grid(k, config, args, image_block.rows, ceil_div(filters, product.rows))
+    conv = _Conv(k, config, epilogue, args, scratch, image_block, product, grid)
     filled = k.var(-1)
     with k.share(grid.count * grid.chunks) as at:
         item = grid.item(at)
-        start = x.at(item.image * number(memory, "x_b") + item.group * channels * number(memory, "x_c"))
-        weights = w.at(item.group * filters * depth)
+        start = window.x.at(item.image * window.strides.b + item.group * channels * window.strides.c)
+        weights = args.w.at(item.group * filters * depth)
         if not config.is_pointwise:
             with k.when(filled.ne(item.outputs)):
-                image_block.fill(start, item.plane, item.block * grid.rows, zero.load())
+                image_block.fill(start, item.plane, item.block * grid.rows, args.zero.load())
                 filled.set(item.outputs)
         pixels = grid.pixels(item)
         with k.loop(0, pixels, PANELS * grid.nr) as first:
             end = k.min(pixels, first + PANELS * grid.nr)
             conv.pack_panels(item, start, pixels, first, end)
-            conv.multiply_panels(item, weights, w_sums, pixels, first, end)
+            conv.multiply_panels(item, weights, pixels, first, end)
     product.end()
 
 
@@ -261,18 +274,16 @@ class _Item:
 class _Grid:
     """The work items: (batch, group, plane, block of outputs, chunk of filters)."""
 
-    def __init__(
-        self, k: Kernel, config: Int8ConvConfig, memory: dict[str, Any], rows: Val, tiles: Val, batch: Val, groups: Val
-    ) -> None:  # fmt: skip
+    def __init__(self, k: Kernel, config: Int8ConvConfig, args: Int8ConvArgs[Buf, Val], rows: Val, tiles: Val) -> None:
         """A block has ``rows`` rows of outputs; a group has ``tiles`` tiles of filters."""
-        self.k, self.config, self.rows, self.tiles, self.groups = k, config, rows, tiles, groups
-        self.nr, (self.planes, self.out_y, self.out_x) = config.nr(k.isa), sizes(memory, "out")
+        self.k, self.config, self.rows, self.tiles, self.groups = k, config, rows, tiles, args.groups
+        self.nr, (self.planes, self.out_y, self.out_x) = config.nr(k.isa), args.window.out
         self.blocks = ceil_div(self.out_y, rows)
         self.panels = ceil_div(rows * self.out_x, self.nr)
         if config.is_pointwise:
             self.panels = k.max(k.min(k.const(MAX_POINTWISE_PANELS), ceil_div(self.out_x, self.nr)), 1)
             self.blocks = ceil_div(self.out_x, self.panels * self.nr)
-        self.count = batch * groups * self.planes * self.blocks
+        self.count = args.window.batch * args.groups * self.planes * self.blocks
         wanted = k.select(k.threads > 1, k.threads * ITEMS_PER_THREAD, 1)
         self.chunks = k.max(k.min(ceil_div(wanted, k.max(self.count, 1)), tiles // MIN_CHUNK_TILES), 1)
 
@@ -304,43 +315,38 @@ class _Conv:
     k: Kernel
     config: Int8ConvConfig
     epilogue: Epilogue
-    memory: dict[str, Any]
+    args: Int8ConvArgs[Buf, Val]
     scratch: _Scratch
     image_block: _ImageBlock
     product: _VectorProduct | _AmxProduct
     grid: _Grid
-    channels: Val
-    filters: Val
-    depth: Val
 
     def pack_panels(self, item: _Item, image: Buf, pixels: Val, first: Val, end: Val) -> None:
         """Pack outputs ``first`` to ``end`` of the item's ``pixels``."""
-        k, grid, nr, flips = self.k, self.grid, self.grid.nr, self.product.zero_offset != 0
+        k, args, grid, nr, flips = self.k, self.args, self.grid, self.grid.nr, self.product.zero_offset != 0
         with k.loop(first, end, nr) as at:
             panel = self._panel(at, first)
             if self.config.is_pointwise:
                 pixel = item.block * grid.panels * nr + at
-                columns, x_c = k.min(grid.out_x - pixel, nr), number(self.memory, "x_c")
-                packer = QuadPacker(k, image.at(pixel), x_c, k.const(1), self.channels, columns, nr, flips=flips)
-                packer.fill(panel.at(nr * QUAD), self.depth // QUAD, COLUMNS)
+                columns, x_c = k.min(grid.out_x - pixel, nr), args.window.strides.c
+                packer = QuadPacker(k, image.at(pixel), x_c, k.const(1), args.channels, columns, nr, flips=flips)
+                packer.fill(panel.at(nr * QUAD), args.depth // QUAD, COLUMNS)
             else:
-                self.image_block.pack_panel(panel, at, k.min(pixels - at, nr), self.depth, flips=flips)
+                self.image_block.pack_panel(panel, at, k.min(pixels - at, nr), args.depth, flips=flips)
 
-    def multiply_panels(
-        self, item: _Item, weights: Buf, w_sums: Buf, pixels: Val, first: Val, end: Val
-    ) -> None:  # fmt: skip
+    def multiply_panels(self, item: _Item, weights: Buf, pixels: Val, first: Val, end: Val) -> None:
         """Multiply the packed panels by the item's chunk of filters, and finish the sums."""
-        k, grid, nr, high, filters = self.k, self.grid, self.grid.nr, self.product.rows, self.filters
+        k, grid, nr, high, filters = self.k, self.grid, self.grid.nr, self.product.rows, self.args.filters
         first_pixel = grid.first_pixel(item)
         begin, stop = item.chunk * grid.tiles // grid.chunks, (item.chunk + 1) * grid.tiles // grid.chunks
         with k.loop(begin, stop) as tile, k.loop(first, end, nr) as at:
             panel = self._panel(at, first)
             epilogue = _PanelEpilogue(
-                k, self.config, self.epilogue, self.memory, [item.image, item.plane], item.group * filters,
+                k, self.config, self.epilogue, self.args, [item.image, item.plane], item.group * filters,
                 first_pixel + at, k.min(pixels - at, nr),
             )  # fmt: skip
             rows = k.min(filters - tile * high, high)
-            self.product.tile(weights, w_sums.at(item.group * filters), panel, tile * high, rows, epilogue)
+            self.product.tile(weights, self.args.w_sums.at(item.group * filters), panel, tile * high, rows, epilogue)
 
     def _panel(self, at: Val, first: Val) -> Buf:
         return self.scratch.panels.at((at - first) // self.grid.nr * self.scratch.panel_nbytes)
@@ -353,7 +359,7 @@ class _PanelEpilogue:
     k: Kernel
     config: Int8ConvConfig
     epilogue: Epilogue
-    memory: dict[str, Any]
+    args: Int8ConvArgs[Buf, Val]
     at: list[Val]
     """The image and the plane, by number."""
     first: Val
@@ -364,17 +370,17 @@ class _PanelEpilogue:
     """The number of outputs."""
 
     def put(self, sums: Buf, row: Val, rows: Val) -> None:
-        k, nr, (_, out_y, out_x) = self.k, self.config.nr(self.k.isa), sizes(self.memory, "out")
-        pixel, columns = self.pixel, self.columns
+        k, nr, (_, out_y, out_x) = self.k, self.config.nr(self.k.isa), self.args.window.out
+        pixel, columns, operands = self.pixel, self.columns, self.args.epilogue
         if self.config.rows_are_contiguous:
-            finish = BoundEpilogue(k, self.epilogue, self.memory, out_y * out_x, [*self.at, k.const(0)])
+            finish = BoundEpilogue(k, self.epilogue, operands, out_y * out_x, [*self.at, k.const(0)])
             finish.tile(sums, nr, self.first + row, rows, pixel, columns, width=nr, at_once=True)
             return
         done = k.var(0)
         with k.loop_while(lambda: done.get() < columns):
             y, left = (pixel + done.get()) // out_x, (pixel + done.get()) % out_x
             here = k.min(columns - done.get(), out_x - left)
-            finish = BoundEpilogue(k, self.epilogue, self.memory, out_x, [*self.at, y])
+            finish = BoundEpilogue(k, self.epilogue, operands, out_x, [*self.at, y])
             finish.tile(sums.at(done.get()), nr, self.first + row, rows, left, here)
             done.set(done.get() + here)
 
@@ -434,17 +440,9 @@ class _AmxProduct:
 class _ImageBlock:
     """Padded input rows in scratch memory: [channel][tap along z][row][stride phase][outputs and reach]."""
 
-    def __init__(
-        self,
-        k: Kernel,
-        config: Int8ConvConfig,
-        memory: dict[str, Any],
-        channels: Val,
-        scratch: _Scratch,
-        block_nbytes: Val,
-    ) -> None:
-        self.k, self.config, self.memory, self.channels, self.scratch = k, config, memory, channels, scratch
-        taps, (_, out_y, self.out_x) = config.taps, sizes(memory, "out")
+    def __init__(self, k: Kernel, config: Int8ConvConfig, args: Int8ConvArgs[Buf, Val], scratch: _Scratch) -> None:
+        self.k, self.config, self.window, self.channels, self.scratch = k, config, args.window, args.channels, scratch
+        taps, (_, out_y, self.out_x) = config.taps, args.window.out
         self.pitch = self.out_x + taps.reach(2)
         self.row = self.pitch * len(taps.phases(2))
         across, (sy, dy, ky) = taps.kernel[0], (taps.strides[1], taps.dilations[1], taps.kernel[1])
@@ -453,19 +451,19 @@ class _ImageBlock:
         if config.is_pointwise:
             self.rows = k.const(1)
             return
-        fitting = (block_nbytes // k.max(channels * across * self.row, 1) - self.extra - 1) // sy + 1
+        fitting = (args.block_nbytes // k.max(self.channels * across * self.row, 1) - self.extra - 1) // sy + 1
         least = ceil_div(k.const(config.nr(k.isa)), k.max(self.out_x, 1))
         self.rows = k.max(k.min(k.min(fitting, k.max(least, MIN_BLOCK_ROWS)), out_y), 1)
         """Rows of outputs of a block."""
         self.high = (self.rows - 1) * sy + self.extra + 1
         self.plane = self.high * self.row
-        self._tables(channels)
+        self._tables()
 
-    def _tables(self, channels: Val) -> None:
+    def _tables(self) -> None:
         """Store the offset in the block of each element under a window. The rest of the last quad may be any."""
         k, taps, at = self.k, self.config.taps, self.k.var(0)
         places = taps.phase_offsets(2)
-        with k.loop(0, channels) as c, k.loop(0, taps.kernel[0]) as tz, k.loop(0, taps.kernel[1]) as ty:
+        with k.loop(0, self.channels) as c, k.loop(0, taps.kernel[0]) as tz, k.loop(0, taps.kernel[1]) as ty:
             row = (c * taps.kernel[0] + tz) * self.plane + ty * (taps.dilations[1] * self.row)
             for phase, ahead in places:
                 self.scratch.offsets.store(at.get(), k.cast(row + self.pitch * phase + ahead, i32))
@@ -476,16 +474,15 @@ class _ImageBlock:
     def fill(self, x: Buf, plane: Val, top: Val, zero: Val) -> None:
         """Copy the input rows that outputs from row ``top`` of a plane on read, of all channels."""
         k, taps = self.k, self.config.taps
-        (in_z, in_y, in_x), pads = sizes(self.memory, "in"), sizes(self.memory, "pad")
-        strides = [number(self.memory, f"x_{name}") for name in ("c", "z", "y", "x")]
+        (in_z, in_y, in_x), pads, strides = self.window.size, self.window.pad, self.window.strides
         with k.loop(0, self.channels) as c, k.loop(0, taps.kernel[0]) as tz, k.loop(0, self.high) as r:
             z = plane * taps.strides[0] + tz * taps.dilations[0] - pads[0]
             y = top * taps.strides[1] + r - pads[1]
             to = self.scratch.block.at((c * taps.kernel[0] + tz) * self.plane + r * self.row)
             exists = (z >= 0) & (z < in_z) & (y >= 0) & (y < in_y)
-            source = x.at(c * strides[0] + z * strides[1] + y * strides[2])
+            source = x.at(c * strides.c + z * strides.z + y * strides.y)
             for i, phase in enumerate(taps.phases(2)):
-                self._copy_phase(to.at(self.pitch * i), source, exists, phase, pads[2], in_x, strides[3], zero)
+                self._copy_phase(to.at(self.pitch * i), source, exists, phase, pads[2], in_x, strides.x, zero)
 
     def _copy_phase(
         self, to: Buf, source: Buf, exists: Val, phase: int, pad: Val, in_x: Val, stride: Val, zero: Val

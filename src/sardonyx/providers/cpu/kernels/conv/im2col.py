@@ -7,20 +7,21 @@ window reads contiguous elements or single pixels, the rows are views of the ima
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import Any
+from typing import ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Contraction, Convolution, Storage, View
-from sardonyx.providers.cpu.kernels.common.matrices import number, problem
-from sardonyx.providers.cpu.kernels.common.window import AXES, WindowGeometry, geometry_params, refusal, sizes
-from sardonyx.providers.cpu.kernels.conv import few_filters, on_tiles, stem
-from sardonyx.providers.cpu.kernels.conv.nhwc_block import TAPS, taps_args
+from sardonyx.providers.cpu.kernels.common.matrices import problem
+from sardonyx.providers.cpu.kernels.common.window import TapsArgs, WindowArgs, WindowGeometry, refusal
+from sardonyx.providers.cpu.kernels.conv import dot_product, on_tiles, stem
 from sardonyx.providers.cpu.kernels.gemm.contraction import multiply_adds
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import DOUBLED, Analysis
@@ -47,7 +48,7 @@ def has_few_outputs(group: Convolution, analysis: Analysis) -> bool | SizeRange:
     return SizeRange(outputs, most=most) if is_open else False
 
 
-def few_outputs(group: Convolution, analysis: Analysis) -> SizeRange | None:
+def few_output_sizes(group: Convolution, analysis: Analysis) -> SizeRange | None:
     """The lengths of a sequence up to which a convolution has few outputs."""
     found = has_few_outputs(group, analysis)
     return found if isinstance(found, SizeRange) else None
@@ -73,8 +74,8 @@ def _is_read_as_nhwc(group: Convolution, analysis: Analysis) -> bool:
     allows = analysis.target.policy.allows
     if allows("conv.stem") and stem.as_stem(group, analysis.isa) is not None:
         return True
-    is_allowed = allows("conv.few_filters", "conv.winograd_nhwc", "conv.nhwc")
-    return is_allowed and few_filters.reads_nhwc(group, analysis)
+    is_allowed = allows("conv.dot_product", "conv.winograd_nhwc", "conv.nhwc")
+    return is_allowed and dot_product.reads_nhwc(group, analysis)
 
 
 def steps(group: Convolution, analysis: Analysis) -> list[Step]:
@@ -105,41 +106,49 @@ def _rows(
             along = expressible(dims.mul(x.strides[4], window.dilations[2]))
             return [], View(x.storage, (*box, depth), (x.strides[0], *moved, along), x.offset)
     to = Storage("temporary", dtype, expressible(dims.product((*box, depth))))
-    args: dict[str, Any] = {**geometry.args(), **taps_args(geometry.taps), "channels": group.w.shape[1], "y": Ref(to)}
+    args = Im2colArgs[Ref, Known](geometry.operand, Ref(to), geometry.taps.operand, group.w.shape[1])
     nbytes = expressible(dims.mul(to.elements, (x.dtype.bits + dtype.bits) // 8))
     spec = im2col(x_dtype=x.dtype, dtype=dtype)
-    return [Step(spec, args, frozenset("y"), group.nodes, nbytes=nbytes)], views.dense(to, (*box, depth))
+    return [Step(spec, flat(args=args), frozenset("y"), group.nodes, nbytes=nbytes)], views.dense(to, (*box, depth))
+
+
+@dataclass(frozen=True)
+class Im2colArgs(Arguments[M, N]):
+    """The parameters of ``im2col``."""
+
+    is_inline: ClassVar[bool] = True
+    window: WindowArgs[M, N]
+    y: M
+    taps: TapsArgs[M, N]
+    channels: N
 
 
 def _params(x_dtype: DType, dtype: DType) -> Params:
-    return {**geometry_params(x_dtype), "y": (dtype,), **dict.fromkeys((*TAPS, "channels"), i64)}
+    window = WindowArgs.declared(x_dtype)
+    return {"args": Im2colArgs[Memory, DType](window, Memory(dtype), TapsArgs.declared(), i64)}
 
 
 @kernel(_params)
-def im2col(
-    k: Kernel, x: Buf, y: Buf, batch: Val, channels: Val, *, x_dtype: DType, dtype: DType, **memory: Any
-) -> None:
+def im2col(k: Kernel, args: Im2colArgs[Buf, Val], *, x_dtype: DType, dtype: DType) -> None:
     """y[batch, z, y, x][channel][tap] = the input under each output's window, zero in the padding."""
-    out, image, pads = (sizes(memory, what) for what in ("out", "in", "pad"))
-    window = ("kernel", "stride", "dilation")
-    kernel, strides, dilations = ([number(memory, f"{what}_{a}") for a in AXES] for what in window)
-    steps, x_c = [number(memory, f"x_{a}") for a in AXES], number(memory, "x_c")
-    taps = kernel[0] * kernel[1] * kernel[2]
-    with k.share(batch * out[0] * out[1] * out[2]) as at:
+    window, channels = args.window, args.channels
+    out, kernel, steps = window.out, args.taps.kernel.each, window.strides.axes
+    taps = args.taps.count()
+    with k.share(window.batch * out[0] * out[1] * out[2]) as at:
         rest, place = at, list[Val]()
         for size in reversed(out):
             place.insert(0, rest % size)
             rest = rest // size
-        start, row = x.at(rest * number(memory, "x_b")), y.at(at * (channels * taps))
-        first = [p * s - pad for p, s, pad in zip(place, strides, pads, strict=True)]
+        start, row = window.x.at(rest * window.strides.b), args.y.at(at * (channels * taps))
+        first = [p * s - pad for p, s, pad in zip(place, args.taps.stride.each, window.pad, strict=True)]
         with k.loop(0, kernel[0]) as tz, k.loop(0, kernel[1]) as ty, k.loop(0, kernel[2]) as tx:
-            seen = [f + t * d for f, t, d in zip(first, (tz, ty, tx), dilations, strict=True)]
-            is_there = reduce(and_, [(s >= 0) & (s < size) for s, size in zip(seen, image, strict=True)])
+            seen = [f + t * d for f, t, d in zip(first, (tz, ty, tx), args.taps.dilation.each, strict=True)]
+            is_there = reduce(and_, [(s >= 0) & (s < size) for s, size in zip(seen, window.size, strict=True)])
             to = row.at((tz * kernel[1] + ty) * kernel[2] + tx)
             with k.either(is_there) as (yes, no):
                 with yes:
                     source = start.at(seen[0] * steps[0] + seen[1] * steps[1] + seen[2] * steps[2])
                     with k.loop(0, channels) as c:
-                        to.store(c * taps, source.load(c * x_c))
+                        to.store(c * taps, source.load(c * window.strides.c))
                 with no, k.loop(0, channels) as c:
                     to.store(c * taps, 0.0)

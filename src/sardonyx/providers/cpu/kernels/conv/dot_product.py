@@ -10,22 +10,24 @@ in scratch until a block of pixels is finished, one row per filter.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution
-from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, EpilogueArgs
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix
-from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params
+from sardonyx.providers.cpu.kernels.common.window import TapsArgs, WindowArgs, WindowGeometry
 from sardonyx.providers.cpu.kernels.conv import nhwc
 from sardonyx.providers.cpu.kernels.conv.nhwc import Lines
-from sardonyx.providers.cpu.kernels.conv.nhwc_block import TAPS, Block, is_inside, taps_args
+from sardonyx.providers.cpu.kernels.conv.nhwc_block import Block, is_inside
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
-from sardonyx.providers.cpu.language.arguments import flat
+from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -81,18 +83,18 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     filters, channels, lines = int(group.w.shape[0]), int(group.w.shape[1]), Lines.of(group)
     assert lines is not None
     extra, outputs = ([_transposed(lines.matrix(v, filters)) for v in seen] for seen in (group.extra, group.outputs))
-    epilogue, more = Epilogue.over(group.epilogue, extra, outputs, lines.length, 2)
+    epilogue, operands = Epilogue.over(group.epilogue, extra, outputs, lines.length, 2)
     lanes = lanes_of(isa.lanes, dtype)
     weights = _packed(group, lanes)
-    args = {
-        **geometry.args(), **taps_args(geometry.taps), **lines.args(), "w": Ref(weights), "channels": channels,
-        **flat(operands=more),
-    }  # fmt: skip
-    spec = conv_few_filters(dtype=dtype, filters=filters, is_padded=not is_inside(geometry), epilogue=epilogue)
+    args = DotProductArgs[Ref, Known](
+        geometry.operand, Ref(weights), channels=channels, lines=lines.count, length=lines.length,
+        taps=geometry.taps.operand, epilogue=operands,
+    )  # fmt: skip
+    spec = conv_dot_product(dtype=dtype, filters=filters, is_padded=not is_inside(geometry), epilogue=epilogue)
     flops = dims.known(dims.product((2 * geometry.taps.count, channels, *group.box))) or 0
     scratch = Block.nbytes(BLOCK) + filters * BLOCK * dtype.bits // 8
     why = f"{filters} filters, channels along the lanes, NHWC"
-    return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, geometry.nbytes, why)]
+    return [Step(spec, flat(args=args), epilogue.writes, group.nodes, scratch, flops, geometry.nbytes, why)]
 
 
 def _transposed(m: Matrix) -> Matrix:
@@ -117,24 +119,39 @@ def _packed(group: Convolution, lanes: int) -> Packed:
         out[:] = wide.reshape(taps, vectors, lanes, filters).transpose(0, 1, 3, 2).reshape(-1)
         return out
 
-    key = ("few filters", identity(tensor), w.offset, shape, lanes)
+    key = ("dot product", identity(tensor), w.offset, shape, lanes)
     return Packed("constant", w.dtype, elements, w.storage.value, key=key, make=make)
 
 
+@dataclass(frozen=True)
+class DotProductArgs(Arguments[M, N]):
+    """The parameters of ``conv_dot_product``."""
+
+    is_inline: ClassVar[bool] = True
+    window: WindowArgs[M, N]
+    w: M
+    channels: N
+    lines: N
+    length: N
+    """Pixels of a line."""
+    taps: TapsArgs[M, N]
+    epilogue: EpilogueArgs[M, N]
+
+
 def _params(dtype: DType, filters: int, is_padded: bool, epilogue: Epilogue) -> Params:
-    numbers = dict.fromkeys(("channels", "lines", "length", *TAPS), i64)
-    return {**geometry_params(dtype), "w": (dtype,), **numbers, **epilogue.params}
+    window, taps = WindowArgs.declared(dtype), TapsArgs.declared()
+    return {"args": DotProductArgs[Memory, DType](window, Memory(dtype), i64, i64, i64, taps, epilogue.declared)}
 
 
 @kernel(_params)
-def conv_few_filters(
-    k: Kernel, x: Buf, w: Buf, batch: Val, channels: Val, lines: Val, length: Val,
-    *, dtype: DType, filters: int, is_padded: bool, epilogue: Epilogue, **memory: Any,
-) -> None:  # fmt: skip
+def conv_dot_product(
+    k: Kernel, args: DotProductArgs[Buf, Val], *, dtype: DType, filters: int, is_padded: bool, epilogue: Epilogue
+) -> None:
+    lines, length = args.lines, args.length
     blocks = ceil_div(length, BLOCK)
-    block, sums = Block(k, memory, BLOCK), k.scratch(dtype, Block.nbytes(BLOCK))
+    block, sums = Block(k, args.window, args.taps, BLOCK), k.scratch(dtype, Block.nbytes(BLOCK))
     block.fill_tap_offsets()
-    with k.share(batch * lines * blocks) as at:
+    with k.share(args.window.batch * lines * blocks) as at:
         which, first = at // blocks, at % blocks * BLOCK
         image, line = which // lines, which % lines
         count = k.min(length - first, BLOCK)
@@ -142,25 +159,26 @@ def conv_few_filters(
         block.locate(image, line * length + first, whole, line * length + length - 1, is_padded)
         with k.loop(0, whole, PIXELS) as i:
             rows = [i + p for p in range(PIXELS)]
-            for f, found in enumerate(_filter_sums(k, x, w, block, rows, channels, filters, is_padded, dtype)):
+            for f, found in enumerate(_filter_sums(k, args, block, rows, filters, is_padded)):
                 sums.store(f * BLOCK + i, found)
-        finish = BoundEpilogue(k, epilogue, memory, length, [image, line])
+        finish = BoundEpilogue(k, epilogue, args.epilogue, length, [image, line])
         finish.tile(sums, BLOCK, k.const(0), filters, first, count)
 
 
 def _filter_sums(
-    k: Kernel, x: Buf, w: Buf, block: Block, rows: list[Val], channels: Val, filters: int, is_padded: bool, dtype: DType
+    k: Kernel, args: DotProductArgs[Buf, Val], block: Block, rows: list[Val], filters: int, is_padded: bool
 ) -> list[Val]:
     """The sums of some pixels, one vector for each filter."""
+    channels, dtype = args.channels, args.w.dtype
     lanes = lanes_of(k.lanes, dtype)
     totals = [[k.var(k.zeros(dtype, lanes)) for _ in range(filters)] for _ in rows]
     vectors = ceil_div(channels, lanes)
-    with k.loop(0, block.taps) as tap:
+    with k.loop(0, args.taps.count()) as tap:
         distance = block.distances.load(tap)
-        weights = w.at(tap * vectors * (filters * lanes))
+        weights = args.w.at(tap * vectors * (filters * lanes))
         for row, sums in zip(rows, totals, strict=True):
             with k.when(block.has(row, tap), likely=True) if is_padded else nullcontext():
-                pixel = x.at(block.places.load(row) + distance)
+                pixel = args.window.x.at(block.places.load(row) + distance)
                 for t in k.tiles(channels, lanes):
                     seen, at = t.keep(pixel.load(t), 0.0), weights.at(t.index * filters)
                     for f, total in enumerate(sums):
