@@ -3,12 +3,12 @@
 An entry holds all that a run needs: the step table, packed constants, and the descriptions of inputs and outputs. A
 start reads one file; the model is loaded, lowered and explained only on demand. The file's name is a digest of
 everything that its contents depend on: the model's file by size, time and path, options, chip, versions, and our own
-sources. A model may have many parts: step tables, and numpy functions with their attributes. Executables that are
-specialized in a run have entries of their own. For models with large weights, entries store how the weights are packed
-and where they lie in the model's file.
+sources. A model may have many parts: step tables, numpy functions with their attributes, and control flow whose bodies
+Python calls. Executables that are specialized in a run have entries of their own. For models with large weights,
+entries store how the weights are packed and where they lie in the model's file.
 
-Not cached are models with external data, with custom operators, with bodies that Python calls, and with random numbers,
-whose streams belong to the process.
+Not cached are models with external data, with custom operators, and with random numbers, whose streams belong to the
+process.
 """
 
 from __future__ import annotations
