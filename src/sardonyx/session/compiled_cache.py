@@ -317,7 +317,8 @@ def find(source: Any, options: BuildOptions) -> CompiledEntry | None:
     if not stat.S_ISREG(info.st_mode):
         return None
     fixed = sorted(options.free_dims.items()), sorted(options.free_dims_by_denotation.items())
-    asked = options.level, sorted(options.disabled_passes), fixed, options.external_folder, settings(provider)
+    rewrites = options.level, sorted(options.disabled_passes), fixed, options.separate_dims
+    asked = *rewrites, options.external_folder, settings(provider)
     file = os.path.realpath(source), *identity_of(info)
     here = sys.version, np.__version__, knobs.CHECK_ADDRESSES.get(), _sources()
     digest = hashlib.sha256(repr((file, asked, here)).encode()).hexdigest()
