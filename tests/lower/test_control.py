@@ -35,6 +35,13 @@ GRAPHS = {
         "float[2,3] x",
         "float[2,3] y",
     ),
+    "slices from the end in a branch": (
+        f"""{IS_POSITIVE} b = Constant<value_ints=[-4]>() e = Constant<value_ints=[-1]>() k = Constant<value_ints=[1]>()
+        y = If(p) <then_branch = t () => (a) {{ s1 = Slice(x, b, e, k) t1 = ReduceSum(s1, k) a = Add(x, t1) }},
+                   else_branch = e () => (a2) {{ s2 = Slice(x, b, e, k) t2 = ReduceMax(s2, k) a2 = Mul(x, t2) }}>""",
+        "float[2,n] x",
+        "float[2,n] y",
+    ),
     "sizes are read where they are needed": (
         f"""{IS_POSITIVE} sh = Shape(x) f = Cast<to=1>(sh)
         y = If(p) <then_branch = t () => (a) {{ a = Mul(x, f) }}, else_branch = e () => (a2) {{ a2 = Neg(x) }}>

@@ -121,6 +121,19 @@ CASES = {
         ("s = Constant<value = int64[1] {-2}>() e = Constant<value = int64[1] {9223372036854775807}>() "
         "a = Constant<value = int64[1] {1}>() y = Slice(x, s, e, a)"), "float[n,m] x", "float[n,k] y",
     ),
+    "slices from the end": (
+        ("s = Constant<value = int64[1] {-4}>() e = Constant<value = int64[1] {-1}>() "
+        "a = Constant<value = int64[1] {1}>() y = Slice(x, s, e, a)"), "float[n,m] x", "float[n,k] y",
+    ),
+    "slices from the end, backwards": (
+        ("s = Constant<value = int64[1] {-2}>() e = Constant<value = int64[1] {1}>() "
+        "a = Constant<value = int64[1] {1}>() t = Constant<value = int64[1] {-1}>() y = Slice(x, s, e, a, t)"),
+        "float[n,m] x", "float[n,k] y",
+    ),
+    "slices to a size": (
+        ("s = Constant<value = int64[1] {-5}>() e = Shape<start = 0, end = 1>(x) "
+        "a = Constant<value = int64[1] {1}>() y = Slice(x, s, e, a)"), "float[n,m] x", "float[n,k] y",
+    ),
     "split": (
         "a, b, c = Split<axis = 1, num_outputs = 3>(x) t = Mul(a, b) y = Sub(t, c)", "float[n,6] x", "float[n,2] y"
     ),

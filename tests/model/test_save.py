@@ -42,10 +42,22 @@ def loop() -> onnx.ModelProto:
     )
 
 
+def branches() -> onnx.ModelProto:
+    """A branch gives a constant from outside."""
+    then, other = (
+        helper.make_graph(made, "b", [], [untyped(out)]) for made, out in (([], "c"), ([node("Neg", "c", "d")], "d"))
+    )
+    nodes = [node("ReduceSum", "x", "s", keepdims=0), node("Greater", "s zero", "p")]
+    return model(
+        [*nodes, node("If", "p", then_branch=then, else_branch=other)], const("c", [1.0, 2.0]), const("zero", 0.0)
+    )
+
+
 MODELS: dict[str, onnx.ModelProto] = {
     "plain": model([node("Relu", "x", "a"), node("Add", "a c")], const("c", [10.0, 20.0])),
     "everything": onnx.ModelProto.FromString(victim()),
     "loop": loop(),
+    "branches": branches(),
     "output is an input": model(node("Relu", "x"), outputs=[value("x", F, [2]), untyped()]),
     "output is a constant": model([], const("y", [1.0, 2.0])),
     "one output twice": model(node("Relu", "x"), outputs=[untyped(), untyped()]),
@@ -89,7 +101,7 @@ def test_round_trip(name: str, tmp_path: Path) -> None:
     assert load(path).graph.output_names == load(source).graph.output_names
 
 
-@pytest.mark.parametrize("name", ["plain", "everything", "loop", "optional inputs"])
+@pytest.mark.parametrize("name", ["plain", "everything", "loop", "branches", "optional inputs"])
 def test_optimized_models_are_valid(name: str, tmp_path: Path) -> None:
     source = MODELS[name].SerializeToString()
     path = tmp_path / "optimized.onnx"

@@ -16,6 +16,7 @@ POOLS = [
     ((1, 3, 9, 10), {"kernel_shape": [2, 4], "strides": [2, 3], "auto_pad": "SAME_LOWER"}),
     ((1, 3, 9, 10), {"kernel_shape": [2, 4], "auto_pad": "VALID"}),
     ((1, 2, 9, 9), {"kernel_shape": [3, 3], "dilations": [2, 3], "pads": [2, 2, 1, 2], "strides": [2, 1]}),
+    ((1, 2, 5, 6), {"kernel_shape": [9, 20], "strides": [2, 3], "pads": [7, 11, 6, 10]}),
     ((1, 2, 5, 6, 7), {"kernel_shape": [2, 3, 2], "strides": [2, 1, 3], "pads": [1, 1, 0, 0, 1, 1]}),
 ]
 
@@ -114,3 +115,16 @@ def test_a_huge_window_over_nothing_takes_no_time() -> None:
     assert found is not None
     made = found.numpy(np.zeros((0, 3, 6, 3), np.float32), kernel_shape=[3, 1 << 31], auto_pad="SAME_LOWER")
     assert made.shape == (0, 3, 6, 3)
+
+
+def test_a_window_much_larger_than_its_image() -> None:
+    """It is clipped: padded to the window, an image would have 40 GB."""
+    x = normal(1, 2, 11, 12)
+    window = {"kernel_shape": [100_000, 50_000], "strides": [99_990, 49_990], "ceil_mode": 1}
+    for name, pool in (("MaxPool", np.max), ("AveragePool", np.mean)):
+        (got,) = meaning(name, x, **window)
+        np.testing.assert_allclose(got, pool(x, (2, 3), keepdims=True), rtol=1e-5)
+    (got, where) = meaning("MaxPool", x, outputs=2, **window)
+    assert where.reshape(-1).tolist() == [int(x[0, c].argmax()) + c * 132 for c in range(2)]
+    (got,) = meaning("AveragePool", x, kernel_shape=[20, 20], pads=[5, 4, 4, 4], count_include_pad=1)
+    np.testing.assert_allclose(got, x.sum((2, 3), keepdims=True) / 400, rtol=1e-5)

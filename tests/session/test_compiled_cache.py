@@ -166,11 +166,41 @@ def boxes(most: int = 3, seed: int = 0) -> dict[str, np.ndarray]:
     }
 
 
+BRANCHES = """
+<ir_version: 10, opset_import: ["": 21]>
+g (float[n, 4] x, bool p) => (float[k, 4] y, float[2] z, float[j] w)
+<float zero = {0.0}, int64[1] flat = {-1}, float[2] c = {3.0, 4.0}, int64 trips = {3}>
+{
+    y, z = If(p) <
+        then_branch = t () => (a, c) {
+            m = Abs(x) e = Exp(m) s = ReduceSum<keepdims = 0>(x, flat) q = Greater(s, zero) r = Compress<axis = 0>(e, q)
+            a = Mul(r, r) },
+        else_branch = f () => (b, d) {
+            s2 = ReduceMax<keepdims = 0>(x, flat) q2 = Greater(s2, zero) b = Compress<axis = 0>(x, q2)
+            d = Neg(c) }>
+    rows = ReduceSum<keepdims = 0>(x, flat)
+    w = Loop(trips, , rows) <body = l (int64 t0, bool c0, float[r0] s0) => (bool d0, float[r1] s1) {
+        d0 = Constant<value = bool {1}>() e0 = Exp(s0) f0 = Tanh(e0) g0 = Neg(f0) s1 = Concat<axis = 0>(s0, g0) }>
+}
+"""
+
+
+def branches() -> onnx.ModelProto:
+    """Branches whose sizes depend on the data, one of a constant; and a state that grows: bodies that Python calls."""
+    return onnx.parser.parse_model(BRANCHES)
+
+
 PARTS = {
     "maps": (maps(), {"x": np.random.default_rng(2).standard_normal((5, 3)).astype("f")}),
     "program": (onnx.parser.parse_model(PROGRAM), {"x": np.linspace(-1, 1, 7, dtype="f"), "i": np.array(2)}),
     "pieces": (onnx.parser.parse_model(SUPPRESSION), boxes()),
+    "branch": (branches(), {"x": np.linspace(-1, 1, 20, dtype="f").reshape(5, 4), "p": np.array(True)}),
+    "other branch": (branches(), {"x": np.linspace(-1, 1, 20, dtype="f").reshape(5, 4), "p": np.array(False)}),
 }
+OPERATORS = {
+    "maps": "ZipMap", "program": "SequenceAt", "pieces": "NonMaxSuppression", "branch": "Compress",
+    "other branch": "Compress",
+}  # fmt: skip
 SECOND = (
     "import sys, pickle, sardonyx as sx\n"
     "path, feeds = pickle.load(sys.stdin.buffer)\n"
@@ -289,7 +319,7 @@ def test_profiles_name_the_nodes_of_all_parts(name: str, tmp_path: Path, folder:
     session = sx.InferenceSession(path, options)
     assert was_kept(session) and equal(session.run(None, given), built.run(None, given))
     trace = Path(session.end_profiling()).read_text()
-    assert {"maps": "ZipMap", "program": "SequenceAt", "pieces": "NonMaxSuppression"}[name] in trace
+    assert OPERATORS[name] in trace
 
 
 def test_errors_are_those_of_the_model(model: Path) -> None:

@@ -7,7 +7,7 @@ outputs, and after which step a value is freed. A subgraph is a program of its o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,6 +99,11 @@ class Program:
                 finally:
                     live.end()
         return [frame[slot] for slot in self._given]
+
+    def bodies(self) -> Iterator[Any]:
+        """The compiled bodies of control flow."""
+        for step in self.steps:
+            yield from getattr(step.kernel, "keywords", {}).get("bodies", {}).values()
 
     def _walk(self, frame: list[Any], context: RunContext, live: Live | None = None) -> None:
         watched = context.deadline is not None

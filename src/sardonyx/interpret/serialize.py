@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, cast
 
+from sardonyx.interpret import bodies
+from sardonyx.interpret.bodies import Runnable
 from sardonyx.interpret.context import RunContext
 from sardonyx.interpret.program import Program, Step
 
-MEANINGS = "sardonyx.ops."
-CUSTOM = "custom "
+Function = tuple[tuple[str, str, str], dict[str, Any], "dict[str, Any] | None"]
+"""What a step runs: an operator by family, domain and name, or a function that runs bodies by name alone. Then its
+attributes, and the serialized bodies.
+"""
 PLAIN = (type(None), bool, int, float, str, bytes)
 
 
@@ -24,10 +27,10 @@ class ModelNeeded(Exception):
     """A run needs more than was serialized: the model must be loaded."""
 
 
-def serialize(program: Program) -> tuple[dict[str, Any], list[Any]]:
-    """A program as plain values, and its constants."""
+def serialize(program: Program, body: Callable[[Any], Any]) -> tuple[dict[str, Any], list[Any]]:
+    """A program as plain values, and its constants. ``body`` serializes a body of control flow."""
     plain = {
-        "steps": [(_function(s), s.inputs, s.outputs, s.drops, s.node.label) for s in program.steps],
+        "steps": [(_function(s, body), s.inputs, s.outputs, s.drops, s.node.label) for s in program.steps],
         "constants": [slot for slot, _ in program._constants],
         "width": program._width,
         "fed": program._fed,
@@ -36,20 +39,24 @@ def serialize(program: Program) -> tuple[dict[str, Any], list[Any]]:
     return plain, [value.numpy() for _, value in program._constants]
 
 
-def _function(step: Step) -> tuple[str, str, dict[str, Any]]:
-    """The function of a step by module and name, with its attributes; a custom operator's by domain and name."""
-    from sardonyx.ops import registry
-
+def _function(step: Step, body: Callable[[Any], Any]) -> Function:
     kernel, attrs = (step.kernel.func, step.kernel.keywords) if isinstance(step.kernel, partial) else (step.kernel, {})
-    module, name = getattr(kernel, "__module__", ""), getattr(kernel, "__name__", "")
-    op = registry.find(step.node.domain, step.node.op_type)
-    if op is not None and op.custom is not None and kernel == op.numpy:
-        module, name = f"{CUSTOM}{op.domain}", op.name
-    elif not module.startswith(MEANINGS) or getattr(import_module(module), name, None) is not kernel:
-        raise NotSerializable(f"{step.node.label} is not run by one numpy function of Sardonyx")
-    if not all(map(_is_serializable, attrs.values())):
+    if (name := getattr(kernel, "__name__", "")) in bodies.FUNCTIONS and bodies.FUNCTIONS[name] is kernel:
+        plain = {key: value for key, value in attrs.items() if key != "bodies"}
+        found: tuple[str, str, str] = "", "", name
+        inner = {key: body(compiled) for key, compiled in attrs["bodies"].items()}
+    else:
+        from sardonyx.ops import registry
+
+        plain, inner = attrs, None
+        op = registry.find(step.node.domain, step.node.op_type)
+        family = None if op is None or op.numpy != kernel else registry.family_of(op)
+        if family is None:
+            raise NotSerializable(f"{step.node.label} is not run by one numpy function of Sardonyx")
+        found = family, step.node.domain, step.node.op_type
+    if not all(map(_is_serializable, plain.values())):
         raise NotSerializable(f"{step.node.label} has an attribute that cannot be serialized")
-    return module, name, attrs
+    return found, plain, inner
 
 
 def _is_serializable(value: Any) -> bool:
@@ -59,14 +66,15 @@ def _is_serializable(value: Any) -> bool:
 class DeserializedProgram(Program):
     """A program whose nodes are known by their labels only."""
 
-    def __init__(self, plain: dict[str, Any], arrays: Sequence[Any]) -> None:
+    def __init__(self, plain: dict[str, Any], arrays: Sequence[Any], body: Callable[[Any], Runnable]) -> None:
+        """``body`` deserializes a body of control flow."""
         self._fed, self._given = plain["fed"], plain["given"]
         self._template = [None] * plain["width"]
         for slot, array in zip(plain["constants"], arrays, strict=True):
             self._template[slot] = array
         self.steps = [
-            Step(_kernel(*function), inputs, outputs, drops, False, cast(Any, SimpleNamespace(label=label)))
-            for function, inputs, outputs, drops, label in plain["steps"]
+            Step(_kernel(f, body), inputs, outputs, drops, f[2] is not None, cast(Any, SimpleNamespace(label=label)))
+            for f, inputs, outputs, drops, label in plain["steps"]
         ]
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
@@ -75,14 +83,12 @@ class DeserializedProgram(Program):
         return super().run(args, context)
 
 
-def _kernel(module: str, name: str, attrs: dict[str, Any]) -> Any:
-    if module.startswith(CUSTOM):
-        from sardonyx.ops import registry
+def _kernel(function: Function, body: Callable[[Any], Runnable]) -> Any:
+    (family, domain, name), attrs, inner = function
+    if inner is not None:
+        compiled = {key: body(serialized) for key, serialized in inner.items()}
+        return partial(bodies.FUNCTIONS[name], bodies=compiled, **attrs)
+    from sardonyx.ops import registry
 
-        op = registry.find(module[len(CUSTOM) :], name)
-        if op is None:
-            raise KeyError(f"the custom operator {name} is not defined")
-        meaning: Any = op.numpy
-    else:
-        meaning = getattr(import_module(module), name)
+    meaning = registry.of_family(family, domain, name).numpy
     return partial(meaning, **attrs) if attrs else meaning

@@ -75,8 +75,9 @@ def model_to_proto(model: Model, *, weights: bool = True) -> onnx.ModelProto:
 def graph_to_proto(graph: Graph, names: Names, *, weights: bool = True) -> onnx.GraphProto:
     proto = onnx.GraphProto(name=graph.name or "graph", doc_string=graph.doc)
     proto.input.extend(value_to_proto(v, names(v)) for v in graph.inputs)
+    named = [(names(v), v.const) for v in graph.initializers.values()]
     if weights:
-        proto.initializer.extend(tensor_to_proto(v.const, names(v)) for v in graph.initializers.values() if v.const)
+        proto.initializer.extend(tensor_to_proto(const, name) for name, const in named if const)
     outputs = set(graph.outputs)
     for node in graph.nodes:
         proto.node.append(node_to_proto(node, names))

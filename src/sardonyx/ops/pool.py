@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import reduce
+from typing import Any
 
 import numpy as np
 
@@ -30,8 +30,10 @@ def _window(
     return window
 
 
-def _fold(padded: Array, window: Window, combine: Callable[..., Array]) -> Array:
+def _fold(x: Array, window: Window, combine: Callable[..., Array], neutral: Any = 0) -> Array:
     """Reduce every window with an associative function, one spatial axis after the other."""
+    window = window.clipped()
+    padded = window.pad(x, neutral)
     for axis in range(window.rank):
         y = padded[along(2 + axis, window.tap_slice(axis, 0))]
         if window.kernel[axis] > 1 and y.size:
@@ -60,17 +62,17 @@ def average_pool(
 ) -> Array:
     """Means. Padding counts if ``count_include_pad`` is set; what ceil_mode adds beyond the padding never does."""
     window = _window("AveragePool", x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
-    total = _fold(window.pad(widen(x)), window, np.add)
-    counts = []
-    for axis in range(window.rank):
-        starts = np.arange(window.output[axis]) * window.strides[axis]
-        first, last = window.begin[axis], window.begin[axis] + window.size[axis]
-        low, high = (0, last + window.end[axis]) if count_include_pad else (first, last)
-        # Taps before a position p: those with start + tap * dilation < p.
-        before = [np.clip(-((starts - p) // window.dilations[axis]), 0, window.kernel[axis]) for p in (low, high)]
-        counts.append(before[1] - before[0])
-    count = reduce(np.multiply.outer, counts)
+    total = _fold(widen(x), window, np.add)
+    count = averaged_taps(window, count_include_pad=bool(count_include_pad))
     return narrow(total / count.astype(total.dtype), x.dtype)
+
+
+def averaged_taps(window: Window, *, count_include_pad: bool) -> Array:
+    """How many elements the mean of each output counts."""
+    if not count_include_pad:
+        return window.taps_in((0,) * window.rank, window.size)
+    ends = [n + e for n, e in zip(window.size, window.end, strict=True)]
+    return window.taps_in([-b for b in window.begin], ends)
 
 
 @op("LpPool")
@@ -88,7 +90,7 @@ def lp_pool(
     require(p >= 1, "LpPool: p must be at least 1", got=p)
     window = _window("LpPool", x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     powers = np.abs(widen(x)) ** p
-    return narrow(_fold(window.pad(powers), window, np.add) ** (1 / p), x.dtype)
+    return narrow(_fold(powers, window, np.add) ** (1 / p), x.dtype)
 
 
 @op("MaxPool")
@@ -106,19 +108,19 @@ def max_pool(
 ) -> Array | tuple[Array, Array]:
     window = _window("MaxPool", x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     wide = x if x.dtype.kind in "iu" else widen(x)
-    padded = window.pad(wide, integer_range(x.dtype)[0] if x.dtype.kind in "iu" else -np.inf)
+    lowest = integer_range(x.dtype)[0] if x.dtype.kind in "iu" else -np.inf
     if outputs < 2:
-        return narrow(_fold(padded, window, np.maximum), x.dtype)
-    y, where = _maximum_and_place(padded, window, storage_order)
+        return narrow(_fold(wide, window, np.maximum, lowest), x.dtype)
+    y, where = _maximum_and_place(wide, window.clipped(), lowest, storage_order)
     planes = np.arange(x.shape[0] * x.shape[1], dtype=np.int64) * math.prod(window.size)
     return narrow(y, x.dtype), where + planes.reshape(x.shape[:2] + (1,) * window.rank)
 
 
-def _maximum_and_place(padded: Array, window: Window, storage_order: int) -> tuple[Array, Array]:
+def _maximum_and_place(x: Array, window: Window, lowest: Any, storage_order: int) -> tuple[Array, Array]:
     """Maxima, and the index of each first maximum in its channel: row-major, or column-major for storage order 1."""
     order = "F" if storage_order else "C"
     plane = np.arange(math.prod(window.size), dtype=np.int64).reshape((1, 1, *window.size), order=order)  # type: ignore[call-overload]
-    places = window.pad(plane, -1)
+    padded, places = window.pad(x, lowest), window.pad(plane, -1)
     y = where = None
     for position in np.ndindex(window.kernel):
         value, place = window.tap(padded, position), window.tap(places, position)

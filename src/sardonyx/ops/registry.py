@@ -27,6 +27,8 @@ FAMILIES = (
 )  # fmt: skip
 
 
+CUSTOM = "custom"
+"""The family of operators that users define."""
 SUPPLIED = frozenset({"outputs", "generator"})
 
 
@@ -58,6 +60,8 @@ class Op(Record):
 
 
 _OPS: dict[tuple[str, str], Op] = {}
+_family_of: dict[tuple[str, str], str] = {}
+"""The family with whose import an operator is in the table."""
 _loaded = False
 
 
@@ -85,8 +89,22 @@ def find(domain: str, name: str) -> Op | None:
     if not _loaded:
         for family in FAMILIES:
             importlib.import_module(f"sardonyx.ops.{family}")
+            for key in _OPS.keys() - _family_of.keys():
+                _family_of[key] = family
         _loaded = True
     return _OPS.get((domain, name))
+
+
+def family_of(found: Op) -> str | None:
+    """The family of an operator, ``CUSTOM`` for a custom one; None if it is not known."""
+    return CUSTOM if found.custom is not None else _family_of.get((found.domain, found.name))
+
+
+def of_family(family: str, domain: str, name: str) -> Op:
+    """The entry of an operator without importing other families."""
+    if family != CUSTOM:
+        importlib.import_module(f"sardonyx.ops.{family}")
+    return _OPS[domain, name]
 
 
 def every() -> list[Op]:

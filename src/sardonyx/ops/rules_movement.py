@@ -158,30 +158,44 @@ def sliced(size: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
         return len(range(size)[start:end:step])
     if step < 0:
-        whole = isinstance(start, int) and isinstance(end, int) and start in (-1, FAR) and end <= -FAR
-        return dims.ceildiv(size, -step) if whole else None
-    last = _end(end, size)
-    if isinstance(start, int) and start < 0:
-        if last != size:
-            return None
-        length = dims.minimum(size, -start)
-    elif start == 0 and last == size:
-        length = dims.known(size)
+        first, last = _before_end(start, size), _before_end(end, size)
+        return dims.ceildiv(_not_negative(dims.sub(first, last)), -step)
+    length: Dim
+    last = _position(end, size)
+    if last == size and dims.at_least(dims.neg(start), 1):
+        length = dims.minimum(size, dims.neg(start))
+    elif isinstance(start, int) and isinstance(end, int) and start < end < 0:
+        length = _not_negative(dims.minimum(end - start, dims.add(size, end)))
     elif dims.at_least(start, 0):
-        length = dims.sub(last, start)
-        length = length if dims.at_least(length, 0) else dims.maximum(length, 0)
+        is_from_end = isinstance(end, int) and end < 0
+        length = _not_negative(dims.sub(dims.add(size, end) if is_from_end else last, start))
     else:
-        return None
+        length = _not_negative(dims.sub(last, _position(start, size)))
     return dims.ceildiv(length, step) if step > 1 else length
 
 
-def _end(end: Dim, size: Dim) -> Dim:
-    """The end of a slice, or a position before 0."""
-    if end == size or (isinstance(end, int) and end >= FAR - 1):
+def _not_negative(length: Dim) -> Dim:
+    return length if dims.at_least(length, 0) else dims.maximum(length, 0)
+
+
+def _position(at: Dim, size: Dim) -> Dim:
+    """Where a slice begins or ends."""
+    if at == size or (isinstance(at, int) and at >= FAR - 1):
         return size
-    if isinstance(end, int) and end < 0:
-        return dims.add(size, end)
-    return dims.minimum(end, size) if dims.at_least(end, 0) else None
+    if dims.at_least(at, 0):
+        return dims.minimum(at, size)
+    return dims.maximum(dims.add(size, at), 0) if dims.at_least(dims.neg(at), 1) else None
+
+
+def _before_end(at: Dim, size: Dim) -> Dim:
+    """Where a slice that runs backwards begins or ends; -1 is before the first element."""
+    if isinstance(at, int) and at <= -FAR:
+        return -1
+    if isinstance(at, int) and at >= FAR - 1:
+        return dims.sub(size, 1)
+    if dims.at_least(at, 0):
+        return dims.minimum(at, dims.sub(size, 1))
+    return dims.maximum(dims.add(size, at), -1) if dims.at_least(dims.neg(at), 1) else None
 
 
 @rule("Gather")

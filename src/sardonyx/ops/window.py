@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -54,20 +56,43 @@ class Window(Record):
         """Whether the window has one tap and reads no padding."""
         return self.taps == 1 and not any(self.begin) and not any(self.end)
 
+    def clipped(self) -> Window:
+        """The same window without the taps that read padding alone, whichever the output. ``begin`` may become
+        negative, which crops the image.
+        """
+        axes = zip(self.size, self.kernel, self.strides, self.dilations, self.begin, self.output, strict=True)
+        first, kernel = zip(*(touching_taps(*axis) for axis in axes), strict=True)
+        begin = tuple(b - t * d for b, t, d in zip(self.begin, first, self.dilations, strict=True))
+        return replace(self, kernel=kernel, begin=begin)
+
+    def taps_in(self, low: Ints, high: Ints) -> Array:
+        """For each output, how many taps lie from ``low`` up to ``high`` along all axes; 0 is the image's first
+        element.
+        """
+        counts = []
+        for axis, limits in enumerate(zip(low, high, strict=True)):
+            starts = np.arange(self.output[axis]) * self.strides[axis] - self.begin[axis]
+            before = [np.clip(-((starts - p) // self.dilations[axis]), 0, self.kernel[axis]) for p in limits]
+            counts.append(before[1] - before[0])
+        return np.asarray(reduce(np.multiply.outer, counts))
+
     def pad(self, x: Array, value: Any = 0) -> Array:
-        """``x`` padded with ``value`` so that every window lies inside."""
+        """``x`` padded with ``value``, and cropped, so that every window lies inside."""
+        x = x[trailing(slice(max(-b, 0), None) for b in self.begin)]
+        before = [max(b, 0) for b in self.begin]
         after = [
             max(0, (o - 1) * s + d * (k - 1) + 1 - b - n)
             for o, s, d, k, b, n in zip(
                 self.output, self.strides, self.dilations, self.kernel, self.begin, self.size, strict=True
             )
         ]
-        if not any(self.begin) and not any(after):
+        if not any(before) and not any(after):
             return x
-        shape = tuple(b + n + a for b, n, a in zip(self.begin, self.size, after, strict=True))
+        size = x.shape[2:]
+        shape = tuple(b + n + a for b, n, a in zip(before, size, after, strict=True))
         check_elements(math.prod(x.shape[:2] + shape), x.dtype, "padded input")
         padded = np.full(x.shape[:2] + shape, value, x.dtype)
-        padded[trailing(slice(b, b + n) for b, n in zip(self.begin, self.size, strict=True))] = x
+        padded[trailing(slice(b, b + n) for b, n in zip(before, size, strict=True))] = x
         return padded
 
     def tap_slice(self, axis: int, tap: int) -> slice:
@@ -90,6 +115,16 @@ class Window(Record):
         return np.lib.stride_tricks.as_strided(
             padded, padded.shape[:2] + self.kernel + self.output, padded.strides[:2] + steps + strides, writeable=False
         )
+
+
+def touching_taps(size: int, kernel: int, stride: int, dilation: int, begin: int, output: int) -> tuple[int, int]:
+    """Along an axis, the first tap that reads an element of the image for some output, and how many there are up to the
+    last such tap. Where no tap reads any: tap 0 alone.
+    """
+    farthest = (output - 1) * stride
+    first = max(-((farthest - begin) // dilation), 0)
+    stop = min((begin + size - 1) // dilation + 1, kernel)
+    return (first, stop - first) if size > 0 and output > 0 and first < stop else (0, 1)
 
 
 def per_axis(what: str, name: str, values: Ints | None, rank: int, default: int, least: int) -> tuple[int, ...]:

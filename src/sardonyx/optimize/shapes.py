@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from sardonyx.ir import dims
@@ -27,6 +27,14 @@ def fix_dimensions(graph: Graph, by_name: Mapping[str, int], by_denotation: Mapp
             value.type = replace(value.type, shape=tuple(by_denotation.get(d, dim) for dim, d in dims))
     if by_name:
         _substitute(graph, by_name)
+
+
+def separate_dimensions(graph: Graph, kept: Collection[str]) -> None:
+    """Forget the names of the inputs' dimensions, so that those of one name may differ; names in ``kept`` stay."""
+    for value in graph.inputs:
+        t = value.type
+        if isinstance(t, TensorType) and t.shape is not None:
+            value.type = replace(t, shape=tuple(d if isinstance(d, int) or d in kept else None for d in t.shape))
 
 
 def _substitute(graph: Graph, sizes: Mapping[str, int]) -> None:

@@ -41,16 +41,23 @@ def _taker(slots: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
 
 
 class Chain:
-    """Links, the number of inputs, and the slots of the results."""
+    """Links, the number of inputs, and the slots of the results; results that are constants are inserted among them."""
 
-    def __init__(self, inputs: int, links: Sequence[Link], gives: Sequence[int]) -> None:
-        self.inputs, self.links, self.gives = inputs, links, tuple(gives)
+    def __init__(
+        self, inputs: int, links: Sequence[Link], gives: Sequence[int], constants: Sequence[tuple[int, Any]] = ()
+    ) -> None:
+        """``constants`` are the position and the value of each constant result, in order."""
+        self.inputs, self.links, self.gives, self.constants = inputs, links, tuple(gives), tuple(constants)
         self._steps = [_step(link) for link in links]
         self._given = _taker(self.gives)
 
     @property
     def planned_run(self) -> PlannedRun | None:
-        """Runs all links without a context; None unless each link can and no result is an input or another result."""
+        """Runs all links without a context; None unless each link can and no result is a constant, an input or another
+        result.
+        """
+        if self.constants:
+            return None
         is_distinct = len(set(self.gives)) == len(self.gives) and all(i >= self.inputs for i in self.gives)
         return self._run_planned if is_distinct and all(step.run_planned is not None for step in self._steps) else None
 
@@ -79,4 +86,7 @@ class Chain:
                 held.set(frame[self.inputs :])
         if held is not None:
             held.release()
-        return list(self._given(frame))
+        results = list(self._given(frame))
+        for i, value in self.constants:
+            results.insert(i, value)
+        return results

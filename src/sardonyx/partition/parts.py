@@ -16,11 +16,12 @@ from sardonyx.partition.provider import Declined, Executable, Part, Provider, Ru
 
 
 def chain_of(inputs: Sequence[Value], compiled: Sequence[tuple[Part, Executable]], outputs: Sequence[Value]) -> Chain:
-    """A chain of compiled parts from these inputs to these outputs."""
+    """A chain of compiled parts from these inputs to these outputs, some of which may be constants."""
     made = [v for part, _ in compiled for v in part.outputs]
     slots = {v: i for i, v in enumerate((*inputs, *made))}
     links = [Link(executable, tuple(slots[v] for v in part.inputs)) for part, executable in compiled]
-    return Chain(len(inputs), links, [slots[v] for v in outputs])
+    constants = [(i, v.numpy()) for i, v in enumerate(outputs) if v not in slots]
+    return Chain(len(inputs), links, [slots[v] for v in outputs if v in slots], constants)
 
 
 def _report(owner: Provider, last: Provider, defect: EngineError) -> None:
@@ -49,9 +50,7 @@ class Parts:
                     _report(owner, last, why)
                 self.compiled.append((part, last.compile(part)))
                 owners.update(dict.fromkeys(part.nodes, Owner(last, f"{owner.name}: {why}")))
-        known = {*self.inputs, *(v for part, _ in self.compiled for v in part.outputs)}
-        self._constants = [(i, v.numpy()) for i, v in enumerate(self._outputs) if v not in known]
-        self._chain = chain_of(self.inputs, self.compiled, [v for v in self._outputs if v in known])
+        self.chain = chain_of(self.inputs, self.compiled, self._outputs)
 
     @property
     def whole(self) -> Executable | None:
@@ -62,22 +61,14 @@ class Parts:
         return executable if part.inputs == self.inputs and part.outputs == self._outputs else None
 
     @property
-    def chain(self) -> Chain | None:
-        """The chain, if a run is nothing else; None if some outputs are constants."""
-        return None if self._constants else self._chain
-
-    @property
     def planned_run(self) -> PlannedRun | None:
         """Runs all parts without a context; None unless each part can and all outputs are distinct."""
         if isinstance(self.whole, RunsPlanned):
             return self.whole.run_planned
-        return None if self._constants else self._chain.planned_run
+        return self.chain.planned_run
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
-        results = self._chain.run(args, context)
-        for i, value in self._constants:
-            results.insert(i, value)
-        return results
+        return self.chain.run(args, context)
 
 
 LEAST_NODES = 4

@@ -39,15 +39,18 @@ class Serializer:
         chain: Chain | None = getattr(made, "chain", None)
         if chain is None:
             raise NotSerializable(f"{type(made).__name__} cannot be serialized")
-        return chain.inputs, [(self.executable(link.executable), link.takes) for link in chain.links], chain.gives
+        links = [(self.executable(link.executable), link.takes) for link in chain.links]
+        first = len(self.arrays)
+        self._with_arrays({}, [value for _, value in chain.constants])
+        return chain.inputs, links, chain.gives, [i for i, _ in chain.constants], first
 
     def executable(self, executable: Executable) -> Serialized:
         if isinstance(executable, CpuExecutable):
             return "table", self._with_arrays(*tables.serialize(executable), tables.sources(executable, self._files))
         if isinstance(executable, Single):
-            return "single", self._with_arrays(*programs.serialize(executable.program))
+            return "single", self._with_arrays(*programs.serialize(executable.program, self.executable))
         if isinstance(executable, Program):
-            return "program", self._with_arrays(*programs.serialize(executable))
+            return "program", self._with_arrays(*programs.serialize(executable, self.executable))
         if isinstance(executable, DeferredExecutable):
             if executable.name in self._deferred:
                 raise NotSerializable("two deferred parts have one name")
@@ -85,8 +88,9 @@ class Deserializer:
         self._arrays, self._provider, self._find = arrays, provider, find
 
     def chain(self, plain: Any) -> Chain:
-        inputs, links, gives = plain
-        return Chain(inputs, [Link(self.executable(serialized), takes) for serialized, takes in links], gives)
+        inputs, links, gives, constants, first = plain
+        made = [Link(self.executable(serialized), takes) for serialized, takes in links]
+        return Chain(inputs, made, gives, list(zip(constants, self._arrays[first:], strict=False)))
 
     def executable(self, serialized: Serialized) -> Executable:
         kind, plain = serialized
@@ -102,7 +106,7 @@ class Deserializer:
             if made is None:
                 raise ObjectMissing
             return made
-        program = DeserializedProgram(plain, arrays)
+        program = DeserializedProgram(plain, arrays, self.executable)
         return Single(program) if kind == "single" else program
 
     def _deferred(self, name: str, reads: KeyInputs) -> DeferredExecutable:
@@ -119,9 +123,12 @@ class Deserializer:
 
 
 def deferred_executables(made: Any) -> Iterator[DeferredExecutable]:
-    """The deferred executables among the parts of a graph."""
+    """The deferred executables among the parts of a graph and of the bodies that Python calls."""
     for _, executable in made.compiled:
         if isinstance(executable, DeferredExecutable):
             yield executable
+        elif isinstance(executable, Program):
+            for body in executable.bodies():
+                yield from deferred_executables(body) if hasattr(body, "compiled") else ()
         elif hasattr(executable, "compiled"):
             yield from deferred_executables(executable)

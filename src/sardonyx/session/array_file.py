@@ -125,4 +125,6 @@ def _read(body: SourceFile, at: int, checksum: int, dtype: str, shape: tuple[int
     body.read_into(memory, at)
     if zlib.crc32(memory.data) != checksum:
         raise Damaged("an array is damaged")
-    return memory.view(t).reshape(shape)
+    array = memory.view(t).reshape(shape)
+    array.flags.writeable = False
+    return array

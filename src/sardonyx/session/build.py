@@ -19,7 +19,7 @@ from sardonyx.limits import Budget, check_time, in_force
 from sardonyx.model.load import Scanned, load, scan
 from sardonyx.model.save import save
 from sardonyx.optimize.report import Report
-from sardonyx.optimize.shapes import fix_dimensions
+from sardonyx.optimize.shapes import fix_dimensions, separate_dimensions
 from sardonyx.partition.assign import assign
 from sardonyx.partition.parts import Bodies, Parts
 from sardonyx.providers.reference import ReferenceProvider
@@ -101,6 +101,8 @@ def _prepare(scanned: Scanned, options: BuildOptions, phases: _Phases) -> Prepar
         if options.limits is not None:
             untrusted.refuse_operators(model.graph)
         phases.graph = graph = model.graph
+        if options.separate_dims:
+            separate_dimensions(graph, options.free_dims)
         written = dict(model.opsets)
         weights_nbytes = sum(_constants_nbytes(graph))
         stated = [model.declared_outputs.get(name) for name in graph.output_names]
@@ -158,7 +160,7 @@ def _save(model: Model, written: dict[str, int], report: Report, options: BuildO
 def _settings(options: BuildOptions) -> Any:
     """The options that the optimized graph depends on."""
     fixed = [sorted(options.free_dims.items()), sorted(options.free_dims_by_denotation.items())]
-    return [options.level, sorted(options.disabled_passes), fixed]
+    return [options.level, sorted(options.disabled_passes), fixed, options.separate_dims]
 
 
 def _constants_nbytes(graph: Graph) -> Iterator[int]:

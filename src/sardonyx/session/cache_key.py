@@ -64,7 +64,8 @@ def key_of(source: Any, options: BuildOptions) -> CacheKey | None:
     else:
         return None
     fixed = sorted(options.free_dims.items()), sorted(options.free_dims_by_denotation.items())
-    asked = options.level, sorted(options.disabled_passes), fixed, options.external_folder, settings(provider)
+    rewrites = options.level, sorted(options.disabled_passes), fixed, options.separate_dims
+    asked = *rewrites, options.external_folder, settings(provider)
     digest = digests.hexdigest(repr((model, asked, _versions(), knobs.CHECK_ADDRESSES.get())).encode())
     return CacheKey(folder, digest, identity)
 

@@ -3,12 +3,12 @@
 An entry holds all that a run needs: the step table, packed constants, and the descriptions of inputs and outputs. A
 start reads one file; the model is loaded, lowered and explained only on demand. The file's name is a digest of what its
 contents depend on (``cache_key``). External data files and custom operators are named in the entry and compared when it
-is read. A model may have many parts: step tables, and numpy functions with their attributes. Executables that are
-specialized in a run have entries of their own. For models with large weights, entries store how the weights are packed
-and where they lie in the model's files. Entries are written in the background (``cache_writer``).
+is read. A model may have many parts: step tables, numpy functions with their attributes, and control flow whose bodies
+Python calls. Executables that are specialized in a run have entries of their own. For models with large weights,
+entries store how the weights are packed and where they lie in the model's files. Entries are written in the background
+(``cache_writer``).
 
-Not cached are models of which a numpy function is not one of Sardonyx or of a custom operator, and models with bodies
-that Python calls.
+Not cached are models of which a numpy function is neither one of Sardonyx nor a custom operator's.
 """
 
 from __future__ import annotations

@@ -34,6 +34,8 @@ class BuildOptions:
     disabled_passes: frozenset[str] = frozenset()
     free_dims: dict[str, int] = field(default_factory=dict)
     free_dims_by_denotation: dict[str, int] = field(default_factory=dict)
+    separate_dims: bool = False
+    """Whether dimensions of inputs may differ although the model gives them one name."""
     initializers: dict[str, Any] = field(default_factory=dict)
     external_files: dict[str, bytes] = field(default_factory=dict)
     external_folder: str | None = None
@@ -50,7 +52,7 @@ class Engine:
 
     _bounds: Limits | None = None
     as_written: Callable[[], Engine] | None = None
-    """Builds the model without rewrites that assume that dimensions of one name are equal."""
+    """Builds the model without the assumption that dimensions of one name are equal."""
     source: Any = None
     """A source from which the same model can be built again, whatever its path names by then."""
 

@@ -150,8 +150,10 @@ class NativeSession:
         self._releases = [p.release for p in asked.providers if hasattr(p, "release")]
         with Reporting("building the session", outermost=True), saved(options.optimized_model_filepath, config) as to:
             engine = compiled_cache.engine_of(self._source, replace(asked, save_path=to))
-        source, plain = engine.source, replace(asked, providers=(), level="disabled")
-        engine.as_written = cache(lambda: _as_written(source, plain, options))
+        source, apart = engine.source, replace(asked, level="disabled", separate_dims=True)
+        if asked.limits is not None:  # a run has no time to compile
+            apart = replace(apart, providers=())
+        engine.as_written = cache(lambda: _as_written(source, apart, options))
         if config.get(CPU_FORBIDDEN_KEY) == "1" and CPU in map(self._owner, engine.explain().counts()):
             raise Fail(CPU_FORBIDDEN)
         if self._trace is not None:
@@ -475,11 +477,11 @@ class NativeSession:
         fetches.replace(results)
 
 
-def _as_written(source: Any, plain: BuildOptions, options: SessionOptions) -> Engine:
+def _as_written(source: Any, apart: BuildOptions, options: SessionOptions) -> Engine:
     """An engine for feeds that contradict the names of dimensions; its first run logs a warning."""
-    said = "sizes of inputs contradict the model's names for them: it runs as written, on numpy, slowly"
+    said = "sizes of inputs contradict the model's names for them: it is compiled again, for sizes that differ"
     log.emit(log.WARNING, said, logid=options.logid, threshold=options.log_severity_level)
-    return compiled_cache.engine_of(source, plain)
+    return compiled_cache.engine_of(source, apart)
 
 
 def public_value(value: Any) -> Any:

@@ -69,9 +69,8 @@ def test_responses_of_more_channels_than_there_are(size: int, shape: str) -> Non
 
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
 def test_pools_of_many_rows(op: str) -> None:
-    """Kernels unroll the rows of a window."""
     feeds = image(1, 2, 2002, 2)
     model = built(f"y = {op}<kernel_shape = [2000, 1]>(x)", None, "1,2,2002,2")
     session = sardonyx.InferenceSession(model)
-    assert "rows" in str(session.explain())
+    assert "reference" not in str(session.explain())
     np.testing.assert_allclose(session.run(None, feeds)[0], expected(model, feeds), rtol=1e-4, atol=1e-5)

@@ -11,7 +11,11 @@ import onnx
 import pytest
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.interpret.bind import bind
+from sardonyx.interpret.context import RunContext
+from sardonyx.interpret.program import Program
 from sardonyx.ops.pool import average_pool, max_pool
+from tests.lower.agree import parse, part_of
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
 
@@ -52,6 +56,22 @@ CASES = {
     "a large image": Case((1, 2, 90, 130), "kernel_shape = [2, 2], strides = [2, 2]"),
     "a large image, stride 1": Case((1, 2, 37, 70), "kernel_shape = [3, 3], pads = [1, 1, 1, 1]"),
     "columns": Case((1, 2, 20, 35), "kernel_shape = [3, 1]"),
+    "much larger than the image": Case(
+        (2, 3, 11, 12), "kernel_shape = [1792, 1792], strides = [1792, 1792], ceil_mode = 1"
+    ),
+    "larger than the image, padded": Case(
+        (2, 3, 11, 12), "kernel_shape = [20, 21], strides = [2, 3], pads = [7, 8, 9, 15], ceil_mode = 1"
+    ),
+    "larger than the image, same": Case(
+        (1, 3, 11, 37), 'kernel_shape = [300, 301], strides = [2, 3], auto_pad = "SAME_LOWER"'
+    ),
+    "over the whole padded image": Case((1, 3, 11, 12), "kernel_shape = [14, 16], pads = [1, 2, 2, 2]"),
+    "many rows": Case((1, 2, 170, 30), "kernel_shape = [150, 3], strides = [2, 1], pads = [70, 1, 5, 1]"),
+    "many rows, dilated": Case((1, 2, 150, 50), "kernel_shape = [41, 20], strides = [1, 3], dilations = [3, 2]"),
+    "1 axis, large": Case((2, 3, 300), "kernel_shape = [1000], strides = [100], pads = [700, 600]"),
+    "3 axes, large": Case(
+        (1, 2, 7, 8, 40), "kernel_shape = [9, 12, 30], strides = [1, 2, 3], pads = [4, 5, 6, 5, 1, 7], ceil_mode = 1"
+    ),
     "planes": Case((1, 2, 3, 9, 20), "kernel_shape = [1, 3, 3], pads = [0, 1, 1, 0, 1, 1]"),
 }  # fmt: skip
 
@@ -79,6 +99,20 @@ def test_against_onnxruntime(name: str, op: str) -> None:
     np.testing.assert_allclose(got, expected(case, body), rtol=1e-6, atol=1e-6)
     (again,) = compiled.run([case.feed], threads=3)
     np.testing.assert_array_equal(again, got)
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "AveragePool with pads", "LpPool"])
+@pytest.mark.parametrize("name", [name for name in CASES if "large" in name or "many" in name or "whole" in name])
+def test_large_windows_over_images_of_any_size(name: str, op: str) -> None:
+    case = CASES[name]
+    body = case.text(op.removesuffix(" with pads"), counts=op.endswith("pads"))
+    sizes = [",".join("nchwd"[: len(case.x)]), ",".join("ABCDE"[: len(case.x)])]
+    (got,) = Compiled(body, f"float[{sizes[0]}] x", f"float[{sizes[1]}] y").run([case.feed], checked=True, threads=2)
+    want = expected(case, body)
+    np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-6)
+    part = part_of(parse(body, *shape(case)))
+    (got,) = Program(part.nodes, part.inputs, part.outputs, bind).run([case.feed], RunContext())
+    np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-6)
 
 
 def test_a_window_over_the_end_by_the_reference() -> None:

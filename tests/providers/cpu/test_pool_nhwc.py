@@ -12,7 +12,7 @@ from sardonyx import dtypes
 from sardonyx.lower.groups import Expression, Pool, Window
 from sardonyx.ops.pool import average_pool, max_pool
 from sardonyx.providers.cpu import select
-from sardonyx.providers.cpu.kernels.image.pool_nhwc import MIN_SEPARABLE_TAPS
+from sardonyx.providers.cpu.kernels.image.pool_nhwc import MIN_SEPARABLE_SUM_TAPS, MIN_SEPARABLE_TAPS
 from sardonyx.providers.cpu.language.values import register_dtype
 from sardonyx.providers.cpu.machine import isa
 from sardonyx.providers.cpu.program.analysis import Analysis, Target
@@ -47,6 +47,10 @@ CASES = {
     "all of it": Case((2, 40, 7, 7), (7, 7), (1, 1)),
     "all of a long row": Case((1, 20, 2, 30), (2, 30), (1, 1)),
     "1 axis": Case((2, 19, 30), (4,), (3,), (1, 2)),
+    "larger than the image": Case((1, 18, 20, 21), (90, 95), (3, 4), (70, 72, 33, 35)),
+    "large, of half precision": Case((1, 9, 40, 41), (32, 33), (3, 2), (9, 3, 8, 7), dtype=np.float16),
+    "long rows, dilated": Case((1, 18, 1, 40), (1, 15), (1, 2), (0, 9, 0, 8), (1, 3)),
+    "3 axes, large": Case((1, 17, 5, 6, 70), (6, 7, 60), (1, 2, 3), (3, 2, 9, 2, 3, 8)),
     "3 axes": Case((1, 17, 5, 6, 7), (2, 3, 2), (1, 2, 2), (0, 1, 0, 1, 1, 1)),
     "double": Case((1, 9, 6, 7), (3, 3), (2, 2), (1, 1, 1, 1), dtype=np.float64),
     "half": Case((1, 9, 6, 7), (3, 3), (2, 2), (1, 1, 1, 1), dtype=np.float16),
@@ -76,15 +80,13 @@ def run(
     epilogue = Expression((register_dtype(dtypes.of_numpy(x.dtype)),), (), (0,))
     group = Pool((), epilogue, (), (y,), kind.split(maxsplit=1)[0], image, window, ends)
     steps = select.steps_of(group, Analysis(Target(isa.named(cpu))))
-    assert [step.spec.name for step in steps] == ["pool_nhwc"] * (
-        1 + (kind == "max" and _is_large(case) and not is_one)
-    )
+    assert [step.spec.name for step in steps] == ["pool_nhwc"] * (1 + (_is_large(case, kind) and not is_one))
     memory.run(steps, isa=isa.named(cpu), **options)
     return memory.array(y).copy()
 
 
-def _is_large(case: Case) -> bool:
-    return float(np.prod(case.kernel)) >= MIN_SEPARABLE_TAPS
+def _is_large(case: Case, kind: str) -> bool:
+    return float(np.prod(case.kernel)) >= (MIN_SEPARABLE_TAPS if kind == "max" else MIN_SEPARABLE_SUM_TAPS)
 
 
 def feed(case: Case) -> Array:

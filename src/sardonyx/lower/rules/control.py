@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx import dtypes
-from sardonyx.interpret.control import ENDLESS, condition_varies
+from sardonyx.interpret.bodies import ENDLESS
+from sardonyx.interpret.control import condition_varies
 from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node, Value
 from sardonyx.lower import views

@@ -9,7 +9,7 @@ from sardonyx.lower.expression_builder import ExpressionBuilder, Handle, work_ty
 from sardonyx.lower.groups import Convolution, View, Window
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.reduce import apply, plus
-from sardonyx.lower.rules.window import window_of
+from sardonyx.lower.rules.window import require_few_taps, require_near, window_of
 from sardonyx.lower.sizes import Refused, mul
 
 
@@ -48,6 +48,8 @@ def windowed(low: Lowering, node: Node, x: View, w: View) -> tuple[View, Window,
         raise Refused(f"{what}: the filters are not known to be a multiple of the groups")
     low.require(f"{what}: the channels are not those of the weights", x.shape[1], mul(w.shape[1], groups))
     window, _ = window_of(low, node, x.shape[2:], low.shape(node.output)[2:], kernel)
+    require_few_taps(node.op_type, window)
+    require_near(node.op_type, window)
     return w, window, groups
 
 

@@ -109,9 +109,9 @@ def slice_(low: Lowering, node: Node) -> None:
 
 def first(start: Known, size: Known, step: int) -> Known:
     """The index at which a slice begins; any index if it is empty."""
-    if step < 0 and isinstance(start, int) and start >= 0:
-        return sub(size, 1) if start >= FAR else minimum(start, sub(size, 1))
-    if isinstance(start, int) and start < 0:
+    if step < 0 and dims.at_least(start, 0):
+        return sub(size, 1) if isinstance(start, int) and start >= FAR else minimum(start, sub(size, 1))
+    if dims.at_least(dims.neg(start), 1):
         return maximum(add(size, start), 0) if step > 0 else add(size, start)
     if step > 0 and dims.at_least(start, 0):
         return start if start != FAR else size

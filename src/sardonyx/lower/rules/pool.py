@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 
 from sardonyx import dtypes
+from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr
+from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.expression_builder import ExpressionBuilder, Handle, work_type
 from sardonyx.lower.groups import Pool, View, Window
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.pool_indices import max_pool_indices
-from sardonyx.lower.rules.reduce import Rows, apply, pool_whole
-from sardonyx.lower.rules.window import window_of
+from sardonyx.lower.rules.reduce import Rows, apply, divide, pool_whole
+from sardonyx.lower.rules.window import clipped, require_near, window_of
 from sardonyx.lower.sizes import Refused, product
-
-MAX_ROWS = 128
-"""Rows of a window: the kernels unroll them."""
+from sardonyx.ops import window as ops_window
+from sardonyx.ops.pool import averaged_taps
 
 
 @rule("MaxPool", "AveragePool")
@@ -26,24 +27,42 @@ def pool(low: Lowering, node: Node) -> None:
         raise Refused(f"{node.op_type}: the input has no spatial axes")
     if x.dtype is dtypes.bool_ or (node.op_type == "AveragePool" and not x.dtype.is_float):
         raise Refused(f"{node.op_type} of {x.dtype} is not compiled")
-    sizes = low.shape(node.outputs[0])[2:]
-    window, ends = window_of(low, node, x.shape[2:], sizes, node.attrs["kernel_shape"])
+    sizes, is_max = low.shape(node.outputs[0])[2:], node.op_type == "MaxPool"
+    stated, ends = window_of(low, node, x.shape[2:], sizes, node.attrs["kernel_shape"])
+    counts_padding = not is_max and bool(node.attrs.get("count_include_pad", 0))
+    window, counted = clipped(stated, x.shape[2:], sizes), None
+    if counts_padding and window != stated:
+        counted = _counted(low, x, stated, ends, sizes)
+        window = stated if counted is None else window
+    require_near(node.op_type, window)
     out = low.make(node.outputs[0])
-    if window.kernel == x.shape[2:] and all(d == 1 for d in sizes) and not any((*window.pads, *ends)):
-        pool_whole(low, x, out, is_mean=node.op_type == "AveragePool")
+    if window.kernel == x.shape[2:] and all(d == 1 for d in sizes) and not any(window.pads):
+        pool_whole(low, x, out, is_mean=not is_max, counted=counted)
     else:
-        _require_few_rows(node, window)
-        body = ExpressionBuilder([work_type(x.dtype) if x.dtype.is_float else x.dtype])
-        kind = "max" if node.op_type == "MaxPool" else "mean"
-        counted = ends if node.attrs.get("count_include_pad", 0) else None
-        low.groups.append(Pool((node,), body.expression([~0]), (), (out,), kind, x, window, counted))
+        work = work_type(x.dtype) if x.dtype.is_float else x.dtype
+        body = ExpressionBuilder([work])
+        kind = "max" if is_max else "mean" if counted is None else "sum"
+        result: Handle = ~0
+        if counted is not None:
+            result = apply(body, divide, ~0, body.operand(low.fit(counted, out.shape)), dtype=work)
+        after = ends if counts_padding and counted is None else None
+        expression = body.expression([result])
+        low.groups.append(Pool((node,), expression, tuple(body.views), (out,), kind, x, window, after))
     if len(node.outputs) > 1 and not node.outputs[1].is_dead:
         max_pool_indices(low, node, x, window, out, low.make(node.outputs[1]))
 
 
-def _require_few_rows(node: Node, window: Window) -> None:
-    if math.prod(window.kernel[:-1]) > MAX_ROWS:
-        raise Refused(f"{node.op_type}: the window has more than {MAX_ROWS} rows")
+def _counted(low: Lowering, x: View, window: Window, ends: Sequence[Known], out: Sequence[Known]) -> View | None:
+    """How many elements, padding included, the mean of each output counts, if all sizes are known: a constant that
+    broadcasts to the result.
+    """
+    known = [tuple(d for d in each if isinstance(d, int)) for each in (x.shape[2:], window.pads, ends, out)]
+    if any(len(each) < len(out) for each in known):
+        return None
+    size, begin, end, output = known
+    seen = ops_window.Window(size, window.kernel, window.strides, window.dilations, begin, end, output)
+    counts = averaged_taps(seen, count_include_pad=True)
+    return low.constant(Tensor.of(counts.astype(work_type(x.dtype).numpy)))
 
 
 def _exponent(node: Node) -> int:
@@ -70,7 +89,8 @@ def lp_pool(low: Lowering, node: Node) -> None:
         raise Refused(f"LpPool of power {p} of {x.dtype} is not compiled")
     out, work = low.make(node.output), work_type(x.dtype)
     window, _ = window_of(low, node, x.shape[2:], out.shape[2:], node.attrs["kernel_shape"])
-    _require_few_rows(node, window)
+    window = clipped(window, x.shape[2:], out.shape[2:])
+    require_near(node.op_type, window)
     powers = _powers(low, x, p)
     body = ExpressionBuilder([work])
     result = apply(body, _root, ~0, dtype=out.dtype, p=p)
@@ -112,7 +132,7 @@ def lrn(low: Lowering, node: Node) -> None:
     if isinstance(x.shape[1], int):  # no channel has more than all others around it
         before, after = min(before, max(x.shape[1] - 1, 0)), min(after, max(x.shape[1] - 1, 0))
     window = Window((before + 1 + after, 1), (1, 1), (1, 1), (before, 0))
-    _require_few_rows(node, window)
+    require_near(node.op_type, window)
     shape = (x.shape[0], 1, x.shape[1], product(x.shape[2:]))
     image, powers, target = (low.reshaped(v, shape) for v in (x, _powers(low, x, 2), out))
     body = ExpressionBuilder([work])

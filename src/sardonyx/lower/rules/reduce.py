@@ -189,10 +189,16 @@ def global_pool(low: Lowering, node: Node) -> None:
     pool_whole(low, low.view(low.input(0)), low.make(node.output), is_mean=node.op_type == "GlobalAveragePool")
 
 
-def pool_whole(low: Lowering, x: View, out: View, *, is_mean: bool) -> None:
-    """Pooling with a window that is the whole image: a reduction."""
-    rows, pool = Rows(low, x, range(2, len(x.shape))), _mean if is_mean else _reduce_by("max")
-    result = pool(rows.body, rows.body.operand(rows.x), work_type(x.dtype), x.dtype)
+def pool_whole(low: Lowering, x: View, out: View, *, is_mean: bool, counted: View | None = None) -> None:
+    """Pooling with a window that is the whole image: a reduction. ``counted`` is the number of elements that a mean
+    counts, if that includes padding.
+    """
+    rows, work = Rows(low, x, range(2, len(x.shape))), work_type(x.dtype)
+    value, pool = rows.body.operand(rows.x), _mean if is_mean else _reduce_by("max")
+    if counted is None:
+        result = pool(rows.body, value, work, x.dtype)
+    else:
+        result = apply(rows.body, divide, rows.body.reduce("sum", value, work), rows.operand(counted), dtype=x.dtype)
     rows.store((result, rows.row(out, keepdims=True)))
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from sardonyx.interpret.control import ENDLESS
+from sardonyx.interpret.bodies import ENDLESS
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.limits import check_time

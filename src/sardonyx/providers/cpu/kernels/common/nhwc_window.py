@@ -351,7 +351,12 @@ class _InputTile:
     def _looped(self, row: Buf, tap: Val, t: Tile, there: Tile, totals: list[Var], *, is_inside: bool) -> None:
         """A loop over the taps of a row."""
         k, window, taps = self.k, self.window, self.taps
-        with k.loop(0, taps.kernel[2]) as i:
+        low, high = k.const(0), k.const(taps.kernel[2])
+        if not is_inside:  # the last pixel reads the image by the lowest tap, and the first by the highest
+            last = self.starts[2] + (self.config.pixels - 1) * taps.strides[2]
+            low, _ = window.range(2, last, 0, window.size[2])
+            _, high = window.range(2, self.starts[2], 0, window.size[2])
+        with k.loop(low, high) as i:
             weight = window.weight(t.index, tap + i)
             for pixel, total in enumerate(totals):
                 column = i * taps.dilations[2] + pixel * taps.strides[2]

@@ -12,7 +12,7 @@ Grid: (batch, channel, plane, row block). Each output is computed by one thread,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import ClassVar
@@ -41,8 +41,8 @@ ROW = 4096
 """Elements of the combined row, at most: 16 KiB of f32."""
 LINE = 16
 """Elements of a cache line. In the combined row, the image begins on one."""
-MAX_ROWS_PER_PASS, MAX_UNROLLED_TAPS = 8, 16
-"""Input rows that one pass combines; taps along a row up to which they are unrolled."""
+MAX_ROWS_PER_PASS, MAX_UNROLLED_ROWS, MAX_UNROLLED_TAPS = 8, 32, 16
+"""Input rows that one pass combines; rows of a window, and taps along a row, up to which they are unrolled."""
 PREFETCH_DISTANCE = 1024
 """Elements between a load and its prefetch: rows are too short for the hardware prefetcher."""
 ROW_BLOCK = 16
@@ -207,6 +207,10 @@ class _RowBlock:
                 put(0, t, row.combined_along(t))
 
 
+Rows = Sequence[tuple[Buf, Val | None]]
+"""Input rows, and whether each is in the image; None: it is."""
+
+
 class _Row:
     """Emits rows of outputs, one block of columns at a time."""
 
@@ -281,9 +285,32 @@ class _Row:
     def combine_rows(self, image: Buf, plane: Val, y: Val) -> None:
         """Combine the input rows that a row of outputs reads into the row in scratch memory."""
         stride = self.window.strides.x
+        if self.taps.kernel[0] * self.taps.kernel[1] > MAX_UNROLLED_ROWS:
+            self._combine_image_rows(image.at((self.first + self.low) * stride), plane, y)
+            return
         rows = self._rows(image.at((self.first + self.low) * stride), plane, y)
         for i in range(0, len(rows), MAX_ROWS_PER_PASS):
             self._combine_pass(rows[i : i + MAX_ROWS_PER_PASS], stride, is_first=i == 0)
+
+    def _combine_image_rows(self, start: Buf, plane: Val, y: Val) -> None:
+        """The same by a loop over those rows of the window that are in the image."""
+        k, taps, strides = self.k, self.taps, self.window.strides
+        to = self.combined.at(self.low)
+        with k.loop(0, self.high - self.low) as i:
+            to.store(i, self.neutral)
+        first_z, first_y = (p * s - pad for p, s, pad in zip((plane, y), taps.strides, self.window.pad, strict=False))
+        planes, (low, high) = (
+            [taps_before(k, taps, axis, first, limit) for limit in (0, self.window.size[axis])]
+            for axis, first in enumerate((first_z, first_y))
+        )
+        with k.loop(*planes) as tz:
+            done, at_z = low, start.at((first_z + tz * taps.dilations[0]) * strides.z)
+            for count in (MAX_ROWS_PER_PASS, 1):
+                stop = done + (high - done) // count * count
+                with k.loop(done, stop, count) as ty:
+                    places = ((first_y + (ty + i) * taps.dilations[1]) * strides.y for i in range(count))
+                    self._combine_pass([(at_z.at(place), None) for place in places], strides.x, is_first=False)
+                done = stop
 
     def _interior_rows(self, start: Buf, plane: Val, y: Val) -> list[Buf]:
         """The input rows that two neighbouring interior rows of outputs read: none of them is padding."""
@@ -321,7 +348,7 @@ class _Row:
             there, is_any = k.choose(is_any, there, row), is_any | is_there
         return [(k.choose(is_there, row, there), is_any) for row, is_there in rows]
 
-    def _combine_pass(self, rows: list[tuple[Buf, Val]], stride: Val, *, is_first: bool) -> None:
+    def _combine_pass(self, rows: Rows, stride: Val, *, is_first: bool) -> None:
         k, to, count = self.k, self.combined.at(self.low), self.high - self.low
 
         def combined(i: Val, lanes: int) -> Val:
@@ -336,13 +363,16 @@ class _Row:
                 to.store(i, combined(i, lanes))
             done = stop
 
-    def _combined(self, rows: list[tuple[Buf, Val]], seen: list[Val]) -> Val:
+    def _combined(self, rows: Rows, seen: list[Val]) -> Val:
         """The vectors loaded from rows, combined; those of padding rows are replaced by the neutral element."""
         k, missing = self.k, self.k.const(self.neutral, self.config.dtype, seen[0].lanes)
+
+        def present(v: Val, is_there: Val | None) -> Val:
+            return v if is_there is None else k.select(is_there, v, missing)
+
         if self.config.kind == MAX:
-            return k.select(rows[0][1], reduce(self._combine, seen), missing)
-        there = (k.select(is_there, v, missing) for v, (_, is_there) in zip(seen, rows, strict=True))
-        return reduce(self._combine, there)
+            return present(reduce(self._combine, seen), rows[0][1])
+        return reduce(self._combine, (present(v, is_there) for v, (_, is_there) in zip(seen, rows, strict=True)))
 
     def combined_along(self, t: Tile) -> Val:
         """The outputs of a tile, from the row in scratch memory. Lanes beyond the last output are undefined."""
@@ -351,8 +381,12 @@ class _Row:
         here = self.combined.at(t.index * step)
         if count <= MAX_UNROLLED_TAPS:
             return reduce(self._combine, [self._strided(here.at(tap * taps.dilations[2])) for tap in range(count)])
-        found = k.var(self._strided(here))
-        with k.loop(1, count) as tap:
+        # Of the tile's outputs, the last reads the image by the lowest tap, and the first by the highest.
+        first = t.index * step
+        low = taps_before(k, taps, 2, first + (self.lanes - 1) * step, self.low)
+        high = taps_before(k, taps, 2, first, self.high)
+        found = k.var(k.const(self.neutral, self.config.dtype, self.lanes))
+        with k.loop(low, high) as tap:
             found.set(self._combine(found.get(), self._strided(here.at(tap * taps.dilations[2]))))
         return found.get()
 

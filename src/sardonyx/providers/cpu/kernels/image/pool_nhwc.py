@@ -1,7 +1,7 @@
 """Pooling of NHWC images: channels along the lanes (``common.nhwc_window``).
 
-Max pooling with a large window takes two steps: along image rows, then across the results. Images of one bf16 term that
-an AMX convolution packed for another are compared as integers, 32 channels at a time.
+A large window takes two steps: along image rows, then across the results; a mean is a mean of means.
+Images of one bf16 term that an AMX convolution packed for another are compared as integers, 32 channels at a time.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ MAX, MEAN = "max", "mean"
 """Kinds of pooling; the third, ``sum``, is a mean without the division."""
 MAGNITUDE, INFINITY, MINUS_INFINITY = 0x7FFF, 0x7F80, 0xFF80
 """Bit patterns of bf16: the mask of all bits but the sign, and both infinities."""
-MIN_SEPARABLE_TAPS = 20
-"""Taps of a window from which on two steps are faster."""
+MIN_SEPARABLE_TAPS, MIN_SEPARABLE_SUM_TAPS = 20, 1024
+"""Taps of a window from which on two steps are faster: of max pooling, and of others, which round once more."""
 
 
 def supports(group: Pool, analysis: Analysis) -> Refusal | None:
@@ -54,8 +54,7 @@ def steps(group: Pool, analysis: Analysis) -> list[Step]:
     found = NhwcWindow.of(group, analysis, allow_nchw_output=True)
     assert found is not None
     if (
-        group.kind == MAX
-        and found.config.taps.count >= MIN_SEPARABLE_TAPS
+        found.config.taps.count >= (MIN_SEPARABLE_TAPS if group.kind == MAX else MIN_SEPARABLE_SUM_TAPS)
         and (halves := _separated(group)) is not None
         # the second half has no kernel where its outputs are NCHW and one column wide
         and all(supports(half, analysis) is None for half in halves)
@@ -80,7 +79,7 @@ def _moves_packed_bits(found: NhwcWindow) -> bool:
 
 
 def _separated(group: Pool) -> tuple[Pool, Pool] | None:
-    """Max pooling along the last axis, and then along the others; None where either has only one tap."""
+    """Pooling along the last axis, and then along the others; None where either has only one tap."""
     x, window = group.x, group.window
     count = len(window.kernel) - 1
     if window.kernel[-1] == 1 or max(window.kernel[:-1], default=1) == 1:
@@ -90,7 +89,8 @@ def _separated(group: Pool) -> tuple[Pool, Pool] | None:
     elements = dims.known(dims.product(shape))
     if elements is None:
         return None
-    row = views.dense(Storage("temporary", x.dtype, elements), shape)
+    dtype = x.dtype if group.kind == MAX else register_dtype(x.dtype)
+    row = views.dense(Storage("temporary", dtype, elements), shape)
     row = views.permuted(row, (0, len(shape) - 1, *range(1, len(shape) - 1)))
     ones, zeros = (1,) * count, (0,) * count
     along = Window(
@@ -101,8 +101,9 @@ def _separated(group: Pool) -> tuple[Pool, Pool] | None:
         (*window.kernel[:-1], 1), (*window.strides[:-1], 1), (*window.dilations[:-1], 1), (*window.pads[:-1], 0)
     )
     kept = Expression((register_dtype(x.dtype),), (), (0,))
-    first = replace(group, epilogue=kept, extra=(), outputs=(row,), window=along)
-    return first, replace(group, x=row, window=across)
+    ends_along, ends_across = (None, None) if group.ends is None else ((*zeros, group.ends[-1]), (*group.ends[:-1], 0))
+    first = replace(group, epilogue=kept, extra=(), outputs=(row,), window=along, ends=ends_along)
+    return first, replace(group, x=row, window=across, ends=ends_across)
 
 
 @dataclass(frozen=True)
