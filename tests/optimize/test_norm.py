@@ -140,12 +140,35 @@ GROUPS = (
 )
 
 
-def test_group_norm_as_torch_writes_it() -> None:
-    body = PER_CHANNEL + GROUPS + "k = Constant<value_ints=[2,4,3,5]>() j = Reshape(i, k) t = Mul(j, w) y = Add(t, w)"
-    model = parse(body, inputs="float[2,4,3,5] x", outputs="float[2,4,3,5] y")
+MEANS = (
+    "e = Constant<value_float=1e-3>() m = ReduceMean(f, a) c = Sub(f, m) s = Mul(c, c) v = ReduceMean(s, a) "
+    "p = Add(v, e) r = Sqrt(p) i = Div(c, r) "
+)
+GROUP_NORMS = {
+    "torch": GROUPS,
+    "means over one axis": "d = Constant<value_ints=[0,2,-1]>() f = Reshape(x, d) a = Constant<value_ints=[2]>() "
+    + MEANS,
+    "means over two axes": "d = Constant<value_ints=[0,2,2,-1]>() f = Reshape(x, d) a = Constant<value_ints=[2,3]>() "
+    + MEANS,
+    "means over all axes of an image": "d = Constant<value_ints=[0,2,2,3,5]>() f = Reshape(x, d) "
+    "a = Constant<value_ints=[-3,-2,-1]>() " + MEANS,
+}
+JOINED = "k = Constant<value_ints=[2,4,3,5]>() j = Reshape(i, k) t = Mul(j, w) y = Add(t, w)"
+
+
+@pytest.mark.parametrize("groups", GROUP_NORMS.values(), ids=GROUP_NORMS.keys())
+def test_group_norm(groups: str) -> None:
+    model = parse(PER_CHANNEL + groups + JOINED, inputs="float[2,4,3,5] x", outputs="float[2,4,3,5] y")
     apply_and_compare(model, *PASSES)
     assert ops(model.graph) == ["GroupNormalization"]
     assert next(iter(model.graph.nodes)).attrs["num_groups"] == 2
+
+
+def test_a_norm_of_parts_of_groups_is_no_group_norm() -> None:
+    body = "d = Constant<value_ints=[0,2,2,-1]>() f = Reshape(x, d) a = Constant<value_ints=[3]>() " + MEANS
+    model = parse(PER_CHANNEL + body + JOINED, inputs="float[2,4,3,5] x", outputs="float[2,4,3,5] y")
+    apply_and_compare(model, *PASSES)
+    assert "GroupNormalization" not in ops(model.graph)
 
 
 OTHERS = {

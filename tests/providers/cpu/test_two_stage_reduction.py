@@ -10,8 +10,8 @@ from sardonyx.lower.groups import Apply, Count, Expression, Loop, Reduce, View
 from sardonyx.providers.cpu.kernels.loops import loop, two_stage_reduction
 from sardonyx.providers.cpu.machine import isa
 from sardonyx.providers.cpu.program.analysis import Analysis, Target
-from tests.providers.cpu.running import Memory, by_pixel
-from tests.providers.cpu.test_fused_loop import DIV, MACHINES, MUL, f32, floats, layer_norm, run
+from tests.providers.cpu.running import Array, Memory, by_pixel
+from tests.providers.cpu.test_fused_loop import DIV, EXP, MACHINES, MUL, SUB, f32, floats, layer_norm, run
 
 
 def mean() -> Expression:
@@ -93,19 +93,24 @@ def test_per_row_values_of_separate_loops() -> None:
         np.testing.assert_allclose(memory.array(out), want, rtol=1e-4, atol=1e-4)
 
 
-def test_reductions_of_nhwc_images_of_unknown_size() -> None:
-    n, p = dims.symbol("n"), dims.symbol("p")
-    shape = (n, 24, dims.mul(64, p) or 0)
-    memory = Memory({"n": 2, "p": 30})
-    x = by_pixel(floats(2, 24, 64 * 30))
-    storage = memory.input(x).storage
-    view = View(storage, shape, (dims.mul(24, shape[2]) or 0, 1, 24))
+@pytest.mark.parametrize("pixels", [0, 1, 1931, 70_001])
+def test_reductions_of_nhwc_images_of_unknown_size(pixels: int) -> None:
+    """Chunks need no sizes that they divide."""
+    n, size = dims.symbol("n"), dims.mul(dims.symbol("h"), dims.symbol("w")) or 0
+    memory, shape = Memory({"n": 2, "h": pixels, "w": 1}), (n, 24, size)
+    x = by_pixel(floats(2, 24, pixels) + 1)
+    view = View(memory.input(x).storage, shape, (dims.mul(24, size) or 0, 1, 24))
     out = memory.output((n, 24), "f")
-    made = loop.steps(Loop((), shape, 1, (view,), mean(), (out,)), Analysis(Target(isa.named("skylake-avx512"))))
-    assert len(made) == 2 and made[1].args["n2"] == 32
+    chip = isa.named("skylake-avx512")
+    made = loop.steps(Loop((), shape, 1, (view,), mean(), (out,)), Analysis(Target(chip)))
+    assert len(made) == 2
+    results = []
     for threads in (1, 3):
-        memory.run(made, threads=threads, isa=isa.named("skylake-avx512"), checked=True)
-        np.testing.assert_allclose(memory.array(out), x.astype(np.float64).mean(2), rtol=1e-5, atol=1e-6)
+        memory.run(made, threads=threads, isa=chip, checked=True)
+        results.append(memory.array(out).copy())
+    np.testing.assert_array_equal(*results)
+    if pixels:
+        np.testing.assert_allclose(results[0], x.astype(np.float64).mean(2), rtol=1e-6)
 
 
 @pytest.mark.parametrize("n", [0, 5, two_stage_reduction.CHUNK, 3 * two_stage_reduction.CHUNK + 7])
@@ -132,3 +137,83 @@ def test_long_sums_stay_exact() -> None:
     x = np.full((20, 300_000), 0.1, "f")
     (y,) = run([x], mean(), [((20,), "f")], reduced=1, checked=False)
     np.testing.assert_allclose(y, x[0].astype(np.float64).mean(), rtol=5e-6)
+
+
+def test_sums_over_several_axes_stay_exact() -> None:
+    """The axes of a row that do not merge into one: each of them is summed in pieces."""
+    x = np.full((300, 300, 20, 4), 0.1, "f")[..., :3]
+    for axes in ((2, 0, 1, 3), (3, 0, 2, 1)):
+        y = x.transpose(axes)
+        (mine,) = run([y], mean(), [(y.shape[:1], "f")], reduced=3, checked=False)
+        np.testing.assert_allclose(mine, x[0, 0, 0, 0].astype(np.float64), rtol=2e-5)
+
+
+def grouped(x: Array, groups: int) -> tuple[Array, int]:
+    """An image with an axis for groups of channels, and the number of axes of a group."""
+    n, c, *spatial = x.shape
+    strides = (x.strides[0], x.strides[1] * (c // groups), *x.strides[1:])
+    return np.lib.stride_tricks.as_strided(x, (n, groups, c // groups, *spatial), strides), 1 + len(spatial)
+
+
+@pytest.mark.parametrize("machine", [*MACHINES, "skylake-avx512"])
+@pytest.mark.parametrize(
+    ("shape", "groups"), [((1, 12, 5, 7), 3), ((2, 64, 30, 31), 32), ((1, 24, 201, 203), 3), ((2, 10, 9), 5)]
+)
+def test_group_normalization_of_nhwc_images(shape: tuple[int, ...], groups: int, machine: str | None) -> None:
+    """A row's elements are in short runs between those of other rows: vectors lie across rows and runs."""
+    chip = isa.named(machine)
+    x, reduced = grouped(by_pixel(floats(*shape) + 3), groups)
+    affine = floats(2, shape[1]).reshape(2, 1, *x.shape[1:3], *(1 for _ in shape[2:]))
+    memory = Memory()
+    views = tuple(memory.input(np.broadcast_to(a, x.shape)) for a in (x, *affine))
+    order = (0, *range(3, x.ndim), 1, 2)
+    out = memory.output(x.shape, "f", order=order)
+    group = Loop((), x.shape, reduced, views, layer_norm(), (out,))
+    made = loop.steps(group, Analysis(Target(chip)))
+    assert len(made) > 3 and not made[-1].variant
+    axes, y = tuple(range(2, x.ndim)), x.astype(np.float64)
+    want = (y - y.mean(axes, keepdims=True)) / np.sqrt(y.var(axes, keepdims=True) + 1e-5) * affine[0] + affine[1]
+    memory.run(made, isa=chip, checked=True)
+    got = memory.array(out).copy()
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=3e-6)
+    memory.run(made, threads=3, isa=chip)
+    np.testing.assert_array_equal(memory.array(out), got)
+
+
+def test_reductions_and_softmax_over_runs() -> None:
+    """Loops without stores of elements, and with values that are stored because they are expensive."""
+    x, reduced = grouped(by_pixel(floats(2, 24, 40, 41)), 8)
+    axes = (2, 3, 4)
+    total = Expression(
+        (f32,), (Reduce("max", 0, f32), Reduce("sum", 0, f32), Count(f32), Apply(DIV, (2, 3), f32)), (1, 4)
+    )
+    largest, average = run([x], total, [((2, 8), "f"), ((2, 8), "f")], reduced=reduced, threads=2)
+    np.testing.assert_array_equal(largest, x.max(axes))
+    np.testing.assert_allclose(average, x.astype(np.float64).mean(axes), atol=1e-7)
+    steps = (
+        Reduce("max", 0, f32), Apply(SUB, (0, 1), f32), Apply(EXP, (2,), f32), Reduce("sum", 3, f32),
+        Apply(DIV, (3, 4), f32),
+    )  # fmt: skip
+    e = np.exp(x.astype(np.float64) - x.max(axes, keepdims=True))
+    for order in (None, (0, 3, 4, 1, 2)):
+        (y,) = run([x], Expression((f32,), steps, (5,)), [(x.shape, "f")], reduced=reduced, order=order, threads=2)
+        np.testing.assert_allclose(y, e / e.sum(axes, keepdims=True), rtol=1e-6)
+
+
+def test_normalization_of_one_long_row() -> None:
+    """Threads share the only row."""
+    x = floats(1, 300_007) + 5
+    memory = Memory()
+    views = tuple(memory.input(np.broadcast_to(a, x.shape)) for a in (x, floats(1, 1), floats(1, 1)))
+    out = memory.output(x.shape, "f")
+    made = loop.steps(Loop((), x.shape, 1, views, layer_norm(), (out,)), Analysis(Target(isa.named(None))))
+    assert len(made) == 5
+    y, (scale, bias) = x.astype(np.float64), (memory.array(v)[0, 0] for v in views[1:])
+    results = []
+    for threads in (1, 3):
+        memory.run(made, threads=threads, checked=True)
+        results.append(memory.array(out).copy())
+    np.testing.assert_array_equal(*results)
+    np.testing.assert_allclose(
+        results[0], (y - y.mean()) / np.sqrt(y.var() + 1e-5) * scale + bias, rtol=1e-5, atol=3e-6
+    )

@@ -12,7 +12,8 @@ from sardonyx.lower.expression_builder import ExpressionBuilder
 from sardonyx.lower.groups import View
 from sardonyx.lower.lowering import Lowering
 from sardonyx.lower.rules.reduce import INFINITY, apply
-from sardonyx.lower.sizes import Refused
+from sardonyx.lower.sizes import Refused, sub
+from sardonyx.optimize.guards import Guard
 
 
 def is_positional(node: Node) -> bool:
@@ -28,7 +29,7 @@ def given_mask(low: Lowering, node: Node, shape: tuple[Known, ...], dtype: DType
     mask = low.view(low.input(3))
     if not mask.shape or len(mask.shape) > 4:
         raise Refused("a mask has one to four axes")
-    missing = _missing(mask.shape[-1], shape[-1])
+    missing = _missing(low, mask.shape[-1], shape[-1])
     if missing or mask.dtype not in (dtypes.bool_, dtype):
         wide, body = low.temporary(dtype, (*mask.shape[:-1], shape[-1])), ExpressionBuilder()
         here = views.sliced(wide, len(mask.shape) - 1, 0, mask.shape[-1])
@@ -40,13 +41,19 @@ def given_mask(low: Lowering, node: Node, shape: tuple[Known, ...], dtype: DType
     return low.fit(mask, shape)
 
 
-def _missing(have: Known, keys: Known) -> int:
-    """The number of keys beyond the end of a mask, which are hidden."""
+def _missing(low: Lowering, have: Known, keys: Known) -> Known:
+    """The number of keys beyond the end of a mask, which are hidden.
+
+    A length that only the run tells is guarded to be that of the keys.
+    """
     if have == keys:
         return 0
-    if not isinstance(have, int) or not isinstance(keys, int) or have > keys:
-        raise Refused("a mask that is not known to cover all keys is not compiled")
-    return keys - have
+    if isinstance(have, int):
+        missing = sub(keys, have)
+        low.require_least("Attention: the mask is longer than the keys", missing, 0)
+        return missing
+    low.guard("Attention: the mask does not cover all keys", Guard(have, (keys,)))
+    return 0
 
 
 def _as_bias(e: Emitter, mask: Expr, *, is_flag: bool, to: DType) -> Expr:

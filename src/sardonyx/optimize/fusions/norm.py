@@ -275,25 +275,35 @@ def _channels(op: Builder, v: Value, x: Value) -> Value:
 
 @fusion
 class FuseGroupNorm(Fusion):
-    """InstanceNormalization(x as [N, groups, -1], 1, 0) in x's shape, * scale + bias  ->  GroupNormalization(x)."""
+    """A norm of x as [N, groups, ...], back in x's shape, * scale + bias  ->  GroupNormalization(x, scale, bias).
+
+    The norm is InstanceNormalization, or LayerNormalization over all axes but the first two.
+    """
 
     def pattern(self, op: Any, x: Any, one: Any, zero: Any, scale: Any, bias: Any, split: Any, shape: Any) -> Any:
         groups = op.Reshape(x, split, name="split")
-        normal = op.InstanceNormalization(groups, one, zero, name="norm")
-        return op.Reshape(normal, shape, name="joined") * scale + bias
+        instance = op.InstanceNormalization(groups, one, zero, name="norm")
+        layer = op.call("", ("LayerNormalization",), groups, one, None, name="norm")
+        return tuple(op.Reshape(norm, shape, name="joined") * scale + bias for norm in (instance, layer))
 
     def rewrite(self, op: Builder, m: Match) -> Any:
         norm, groups, joined = m.node("norm"), m.node("split").output, m.node("joined").output
-        count = sizes(groups, 1, 2)
-        require(groups.rank == 3 and count, "the number of groups is not known", groups)
+        count, zero = sizes(groups, 1, 2), _given(m, "zero")
+        require(groups.rank is not None and groups.rank >= 3 and count, "the number of groups is not known", groups)
         require(m.x.rank is not None and m.x.rank >= 3, "there are no axes besides the channels", m.x)
         require(_keeps_batch(m.split, groups, m.x), "the groups mix examples", groups)
         require(same_shape(joined, m.x), "the shape is not known to be that of the input", joined)
-        require(is_ones(m.one) and m.zero.is_const and not m.zero.numpy().any(), "the groups are scaled", m.one)
+        is_plain = is_ones(m.one) and (zero is None or (zero.is_const and not zero.numpy().any()))
+        require(is_plain, "the groups are scaled", m.one)
+        if norm.op_type == "LayerNormalization":
+            require(
+                _axes_count(norm) == (groups.rank or 0) - 2, "it normalizes other axes than those of a group", groups
+            )
         assert count is not None
         require(count[0] and m.x.shape[1] % count[0] == 0, "the channels are no multiple of the groups", m.x)
         scale, bias = _channels(op, m.scale, m.x), _channels(op, m.bias, m.x)
-        return op.GroupNormalization(m.x, scale, bias, num_groups=count[0], **norm.attrs)
+        epsilon = attribute(norm, "epsilon")
+        return op.GroupNormalization(m.x, scale, bias, num_groups=count[0], epsilon=epsilon)
 
 
 def _keeps_batch(split: Value, groups: Value, x: Value) -> bool:

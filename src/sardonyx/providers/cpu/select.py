@@ -41,7 +41,7 @@ from sardonyx.lower.groups import (
     Unique,
 )
 from sardonyx.providers.cpu.kernels.attention import amx as attention_amx
-from sardonyx.providers.cpu.kernels.attention import linear
+from sardonyx.providers.cpu.kernels.attention import few_rows, linear
 from sardonyx.providers.cpu.kernels.attention import vector as attention_vector
 from sardonyx.providers.cpu.kernels.common import custom
 from sardonyx.providers.cpu.kernels.common.matrices import Problem
@@ -95,11 +95,13 @@ _FEW_ROWS = FewSizes(
     lambda group, analysis: contraction.few_rows(problem_of(group, analysis), analysis), ("gemm.vector",)
 )
 _FEW_OUTPUTS = FewSizes(im2col.few_output_sizes, ("conv.dot_product", "conv.winograd_nhwc", "conv.nhwc", "conv.im2col"))
+_FEW_QUERIES = FewSizes(few_rows.few_rows, ("attention.few_rows",))
 
 VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
     Attention: (
-        Variant("attention.amx", attention_amx.steps, attention_amx.supports),
-        Variant("attention.vector", attention_vector.steps),
+        Variant("attention.few_rows", few_rows.steps, pays=few_rows.pays),
+        Variant("attention.amx", attention_amx.steps, attention_amx.supports, few=_FEW_QUERIES),
+        Variant("attention.vector", attention_vector.steps, few=_FEW_QUERIES),
     ),
     BitCast: (Variant("loops.bit_cast", loop.bit_cast_steps),),
     Contraction: (

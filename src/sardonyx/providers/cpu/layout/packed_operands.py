@@ -140,9 +140,11 @@ def _context(group: Attention, analysis: Analysis) -> _Made | None:
     """What heads of whole steps see, side by side in a row."""
     batch, heads, rows, width = group.out.shape
     is_even = isinstance(width, int) and width % STEP == 0 and isinstance(heads, int)
-    if not is_even or analysis.choices[id(group)].name != "attention.amx":
+    choice = analysis.choices[id(group)]
+    if not is_even or choice.name != "attention.amx":
         return None
     if not views.is_whole(views.permuted(group.out, (0, 2, 1, 3))):
         return None
     count, columns = expressible(dims.mul(batch, rows)), expressible(dims.mul(heads, width))
-    return _Made(count, columns, None, None, expressible(dims.mul(count, heads)), PANEL * int(heads))
+    few = None if choice.few is None else choice.few[0]
+    return _Made(count, columns, None, few, expressible(dims.mul(count, heads)), PANEL * int(heads))

@@ -11,7 +11,7 @@ and the packed tiles are in the thread's own L2.
 A tile product may sum its pairs in any order if both operands agree. 32 numbers of a row are packed as pairs (i, i +
 16), so that two vectors make a row of a tile without a shuffle. Only keys are transposed, 16 by 16.
 
-AMX is used for any number of rows: even for one row and three terms it takes fewer cycles than vector units.
+A few rows are left to ``attention.few_rows``, which reads keys and values once and packs nothing.
 
 **Prefetch.** Rows of a head are far apart in memory, so the hardware prefetcher does not find the next ones. During the
 softmax of a block, the operands of the next block and the outputs of this one are prefetched.

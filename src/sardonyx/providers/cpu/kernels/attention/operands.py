@@ -29,14 +29,18 @@ class Operands:
     """The steps that make them contiguous."""
     packed: PackedOperand | None
     """The packed layout of the result, if a matrix product reads it so."""
+    has_transposed_keys: bool = False
+    """The keys are contiguous along the sequence; their stride along it stands for that along their width."""
 
     @staticmethod
-    def of(group: Attention, analysis: Analysis) -> Operands:
+    def of(group: Attention, analysis: Analysis, *, may_transpose_keys: bool = False) -> Operands:
         before: list[Step] = []
-        q, keys, values = (_contiguous(v, group, analysis, before) for v in (group.q, group.k, group.v))
+        q, values = (_contiguous(v, group, analysis, before) for v in (group.q, group.v))
+        is_transposed = may_transpose_keys and group.k.strides[3] != 1 and group.k.strides[2] == 1
+        keys = group.k if is_transposed else _contiguous(group.k, group, analysis, before)
         assert group.out.strides[3] == 1
         packed = analysis.packed_operands.get(group.out.storage)
-        return Operands(replace(group, q=q, k=keys, v=values), before, packed)
+        return Operands(replace(group, q=q, k=keys, v=values), before, packed, is_transposed)
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -74,9 +78,10 @@ class Operands:
         group, mask = self.group, self.group.mask
         batch, heads, rows, width = group.q.shape
         q, k, v, out = (Ref.of(view) for view in self.views)
-        q_strides, k_strides, v_strides, out_strides = (
-            HeadStrides[Ref, "Known | float"](*view.strides[:3]) for view in self.views
-        )
+        strides = [list(view.strides[:3]) for view in self.views]
+        if self.has_transposed_keys:
+            strides[1][2] = group.k.strides[3]
+        q_strides, k_strides, v_strides, out_strides = (HeadStrides[Ref, "Known | float"](*s) for s in strides)
         shared = expressible(dims.floordiv(heads, group.k.shape[1]))
         tiled = None if self.packed is None else self.packed.tiled
         return AttentionArgs(

@@ -3,8 +3,7 @@
 A work item is a block of query rows of a head, one row per lane. The scores of one key are then a vector over rows, so
 the softmax along keys needs no horizontal reduction, and keys and values are read element by element and broadcast.
 The scores of a block of keys stay in L1. Rows keep a running maximum and sum (online softmax); when the maximum grows,
-earlier sums are multiplied by a correction. A block has several vectors of rows, or one if rows are few, as in a
-decoder's step: known shapes decide at compile time, otherwise the run does.
+earlier sums are multiplied by a correction. A block has several vectors of rows, or one if rows are known to be few.
 
     scratch of a thread, in f32:   q^T (width x block)   scores (KEYS x block)   out^T (value width x block)
 """
@@ -26,9 +25,9 @@ from sardonyx.providers.cpu.kernels.math.transpose import transposed
 from sardonyx.providers.cpu.language.dsl import Kernel, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bool_, f32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
-from sardonyx.providers.cpu.program.analysis import Analysis, either
+from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible
-from sardonyx.providers.cpu.program.steps import SizeRange, Step
+from sardonyx.providers.cpu.program.steps import Step
 
 KEYS = 128
 """Keys of a block: their scores take 16 KiB for 32 rows, half of a small L1."""
@@ -54,7 +53,7 @@ def blocking(isa: Isa) -> Blocking:
 
 
 def single_vector_blocking(isa: Isa) -> Blocking:
-    """For at most one vector of rows, as in a decoder's step."""
+    """For at most one vector of rows."""
     return replace(blocking(isa), vectors=1)
 
 
@@ -347,12 +346,7 @@ def steps(group: Attention, analysis: Analysis) -> list[Step]:
         return [operands.step(spec, scratch, f"{block} rows by {KEYS} keys")]
 
     several, single = blocking(analysis.isa), single_vector_blocking(analysis.isa)
-    if isinstance(rows, int):
-        return [*operands.before, *blocked(single if rows <= lanes else several)]
-    if not analysis.is_stepwise:
-        return [*operands.before, *blocked(several)]
-    few = SizeRange(rows, most=lanes)
-    return [*operands.before, *either(few, analysis, lambda _: blocked(single), lambda _: blocked(several))]
+    return [*operands.before, *blocked(single if isinstance(rows, int) and rows <= lanes else several)]
 
 
 def _round_up(size: Known, to: int) -> Known:

@@ -55,6 +55,8 @@ class LoopConfig:
     """Expensive values may be saved in scratch memory between passes."""
     register_vectors: int = 0
     """The vectors of a row that stays in registers (``loops.register_row``); 0: it does not."""
+    row_chunk: int = 0
+    """With vectors across rows: elements of the outermost row axis that one work item covers; 0: all."""
 
     @property
     def axes(self) -> int:
@@ -138,6 +140,8 @@ class LoopArgs(Arguments[M, N]):
     """Strides of a packed output count rows."""
     chunks: tuple[N, ...] = field(metadata=named("p"))
     """The stride of each view between chunks, if there are chunks."""
+    row_chunks: tuple[N, ...] = field(metadata=named("q"))
+    """The same between chunks of rows."""
     flags: tuple[M | None, ...] = field(metadata=named("f"))
     """Of a packed output: a flag for each row."""
     count: N
@@ -147,6 +151,6 @@ class LoopArgs(Arguments[M, N]):
 def params(config: LoopConfig) -> Params:
     views = (*config.inputs, *config.outputs)
     nest = NestArgs.declared([x.dtype for x in views], config.axes)
-    chunks = (i64,) * len(views) if config.chunk else ()
+    chunks, row_chunks = ((i64,) * len(views) if chunk else () for chunk in (config.chunk, config.row_chunk))
     flags = tuple(Memory(i32) if x.terms else None for x in views)
-    return {"args": LoopArgs[Memory, DType](nest, chunks, flags, i64)}
+    return {"args": LoopArgs[Memory, DType](nest, chunks, row_chunks, flags, i64)}

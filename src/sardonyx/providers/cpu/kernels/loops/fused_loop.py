@@ -29,12 +29,18 @@ def fused_loop(k: Kernel, args: LoopArgs[Buf, Val], *, config: LoopConfig) -> No
         rows.insert(-1, (extents[config.outer] + (ROW_BLOCK - 1)) // ROW_BLOCK)
         for step, stride in zip(steps, strides, strict=True):
             step.insert(-1, stride[config.outer] * ROW_BLOCK)
+    row_axis = config.axes - config.row_axes
+    if config.row_chunk:
+        rows = [*rows, (extents[row_axis] + (config.row_chunk - 1)) // config.row_chunk]
+        steps = [[*s, chunk] for s, chunk in zip(steps, args.row_chunks, strict=True)]
     if config.chunk:
         rows = [*rows, (extents[config.vector_axis] + (config.chunk - 1)) // config.chunk]
         steps = [[*s, chunk] for s, chunk in zip(steps, args.chunks, strict=True)]
     deferred = DeferredRow(k, config, memory, strides, extents) if config.is_deferred(k.lanes) else None
     with nest_loop(k, rows, steps) as (index, moved):
         size = list(extents)
+        if config.row_chunk:
+            size[row_axis] = k.min(size[row_axis] - index[config.outer] * config.row_chunk, config.row_chunk)
         if config.chunk:
             size[config.vector_axis] = k.min(size[config.vector_axis] - index[-1] * config.chunk, config.chunk)
         here = [buf.at(at) for buf, at in zip(memory, moved, strict=True)]

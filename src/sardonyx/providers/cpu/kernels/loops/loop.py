@@ -18,11 +18,12 @@ from sardonyx.providers.cpu.kernels.common.loop_nest import (
     typical,
 )
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import PackedRows
-from sardonyx.providers.cpu.kernels.loops import copy, interleave, two_stage_reduction
+from sardonyx.providers.cpu.kernels.loops import copy, interleave, split_passes, two_stage_reduction
 from sardonyx.providers.cpu.kernels.loops.config import Access, LoopArgs, LoopConfig
 from sardonyx.providers.cpu.kernels.loops.fused_loop import fused_loop
 from sardonyx.providers.cpu.kernels.loops.passes import is_expensive, operations
 from sardonyx.providers.cpu.kernels.loops.row import SAVED_GAP
+from sardonyx.providers.cpu.kernels.loops.two_stage_reduction import Stage
 from sardonyx.providers.cpu.kernels.split.bf16 import PackedOperand, with_packed_outputs
 from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.values import bf16
@@ -59,44 +60,48 @@ def steps(group: Loop, analysis: Analysis) -> list[Step]:
 def fused_steps(group: Loop, analysis: Analysis) -> list[Step]:
     """One step, or several for long reductions of few rows."""
     loop, _ = copy.movable(group, analysis)
-    count = product(loop.extents[len(loop.extents) - loop.reduced :])
+    return _steps_of(Stage(loop, product(loop.extents[len(loop.extents) - loop.reduced :]), may_split=True), analysis)
+
+
+def _steps_of(stage: Stage, analysis: Analysis) -> list[Step]:
+    loop = stage.loop
     if _is_pointwise(loop):
-        return [_pointwise(loop, analysis, count)]
-    loops = _split_passes(loop, analysis)
-    if loops is not None:
-        return [step for one in loops for step in steps(one, analysis)]
-    across = _split_across(loop)
-    stages = across or two_stage_reduction.split_rows(loop)
-    if stages is None:
-        words = "; ".join(
-            analysis.packed_operands[v.storage].description
-            for v in loop.outputs
-            if v.storage in analysis.packed_operands
-        )
-        made = _reduction(_with_packed_outputs(loop, analysis), analysis, count)
-        return [replace(made, variant=words) if words else made]
-    chunk = 0 if across else two_stage_reduction.CHUNK
-    return [_reduction(stages[0], analysis, count, chunk), _reduction(stages[1], analysis, count)]
+        return [_pointwise(loop, analysis, stage.count)]
+    stages = _split(loop, stage.count) if stage.may_split else None
+    if stages is not None:
+        return [step for part in stages for step in _steps_of(part, analysis)]
+    words = "; ".join(
+        analysis.packed_operands[v.storage].description for v in loop.outputs if v.storage in analysis.packed_operands
+    )
+    made = _reduction(replace(stage, loop=_with_packed_outputs(loop, analysis)), analysis)
+    return [replace(made, variant=words) if words else made]
 
 
 def bit_cast_steps(group: BitCast, analysis: Analysis) -> list[Step]:
     return steps(copy.bit_cast_loop(group), analysis)
 
 
-def _split_passes(loop: Loop, analysis: Analysis) -> list[Loop] | None:
-    is_across = _column(loop) is not None and not any(v.storage in analysis.packed_operands for v in loop.outputs)
-    return two_stage_reduction.split_passes(loop) if is_across else None
-
-
-def _split_across(loop: Loop) -> tuple[Loop, Loop] | None:
-    column = _column(loop)
-    return None if column is None else two_stage_reduction.split_across_rows(loop, column)
+def _split(loop: Loop, count: Known) -> list[Stage] | None:
+    """The loops that a reduction is split into; None if it stays one."""
+    outer, row_axes = _rows(loop)
+    is_across = _is_across(loop, outer, row_axes)
+    passes = split_passes.split_passes(loop, count, is_across=is_across)
+    if passes is not None:
+        return passes
+    by_run = two_stage_reduction.with_runs_first(loop)
+    runs = None if by_run is None else two_stage_reduction.split_runs(by_run, count)
+    if runs is not None:
+        return runs
+    column = _column(loop) if is_across else None
+    if column is None:
+        return two_stage_reduction.split_rows(loop, count)
+    return two_stage_reduction.split_across_rows(loop, column, row_axes, count)
 
 
 def is_row_by_row(loop: Loop) -> bool:
     """Whether the loop reduces the last axis, one contiguous row after the other."""
     is_reduced = any(isinstance(s, Reduce) for s in loop.expression.steps) and loop.reduced == 1
-    if not is_reduced or _split_across(loop) is not None or two_stage_reduction.split_rows(loop) is not None:
+    if not is_reduced or _split(loop, loop.extents[-1]) is not None:
         return False
     outer, row_axes = _rows(loop)
     return len(row_axes) == 1 and row_axes[0].extent == loop.extents[-1] and not _is_across(loop, outer, row_axes)
@@ -147,17 +152,18 @@ def _closest(axes: Sequence[Axis]) -> int:
     return min(range(len(axes)), key=lambda i: (typical(axes[i].strides[0]) or TYPICAL_SIZE**4, -i), default=-1)
 
 
-def _reduction(loop: Loop, analysis: Analysis, count: Known, chunk: int = 0) -> Step:
+def _reduction(stage: Stage, analysis: Analysis) -> Step:
+    loop, count = stage.loop, stage.count
     outer, row_axes = _rows(loop)
-    if not chunk and _is_across(loop, outer, row_axes):
-        across = Layout(outer[:-1], outer[-1], row_axes, 0)
-        lanes = across.config(loop).lanes(analysis.isa.lanes)
-        vectors = max(2, min(2 if _is_expensive(loop.expression) else 8, ACROSS_BLOCK // lanes))
-        rows = product(a.extent for a in outer)
-        adjacent = ACROSS_BLOCK if isinstance(rows, int) and rows <= two_stage_reduction.MAX_COLUMNS else ADJACENT_ROWS
-        chunk = adjacent if across.config(loop).is_adjacent_rows else lanes * vectors
-        return replace(across, chunk=chunk).step(loop, analysis, count)
-    return Layout(outer, None, row_axes, chunk).step(loop, analysis, count)
+    if not _is_across(loop, outer, row_axes):
+        return Layout(outer, None, row_axes, stage.chunk).step(loop, analysis, count)
+    across = Layout(outer[:-1], outer[-1], row_axes, 0, row_chunk=stage.chunk, row_chunk_stride=stage.chunk_stride)
+    lanes = across.config(loop).lanes(analysis.isa.lanes)
+    vectors = max(2, min(2 if _is_expensive(loop.expression) else 8, ACROSS_BLOCK // lanes))
+    rows = product(a.extent for a in outer)
+    adjacent = ACROSS_BLOCK if isinstance(rows, int) and rows <= two_stage_reduction.MAX_COLUMNS else ADJACENT_ROWS
+    chunk = adjacent if across.config(loop).is_adjacent_rows else lanes * vectors
+    return replace(across, chunk=chunk).step(loop, analysis, count)
 
 
 def _rows(loop: Loop) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
@@ -201,6 +207,10 @@ class Layout:
     row_axes: tuple[Axis, ...]
     chunk: int
     is_row_blocked: bool = False
+    row_chunk: int = 0
+    """With vectors across rows: the elements of a row's outermost axis that one work item reduces; 0: all."""
+    row_chunk_stride: Known = 1
+    """Of outputs, from one such chunk to the next."""
 
     @property
     def is_across_rows(self) -> bool:
@@ -247,6 +257,7 @@ class Layout:
             self.is_row_blocked,
             self.chunk,
             may_save,
+            row_chunk=self.row_chunk,
         )
 
     def _register_vectors(self, config: LoopConfig, f32_lanes: int) -> int:
@@ -266,6 +277,12 @@ class Layout:
                 strides[len(config.inputs) + i] = 1
         return tuple(strides)
 
+    def _row_chunk_strides(self, inputs: int) -> tuple[Known, ...]:
+        """The same for chunks of rows that vectors lie across."""
+        strides = self.row_axes[0].strides
+        read = (expressible(dims.mul(stride, self.row_chunk)) for stride in strides[:inputs])
+        return (*read, *(self.row_chunk_stride for _ in strides[inputs:]))
+
     def step(self, loop: Loop, analysis: Analysis, count: Known) -> Step:
         config = self.config(loop)
         seen = zip(config.outputs, loop.outputs, strict=True)
@@ -277,7 +294,8 @@ class Layout:
         views, axes = (*loop.inputs, *loop.outputs), self.axes
         chunks = self._chunk_strides(config) if self.chunk else ()
         flags = tuple(Ref(view.flags) if isinstance(view, PackedRows) else None for view in views)
-        args = LoopArgs[Ref, Known](NestArgs.of(views, axes), chunks, flags, count)
+        row_chunks = self._row_chunk_strides(len(loop.inputs)) if self.row_chunk else ()
+        args = LoopArgs[Ref, Known](NestArgs.of(views, axes), chunks, row_chunks, flags, count)
         written = {f"m{v}" for v in range(len(loop.inputs), len(views))}
         width = self.chunk if self.is_across_rows else 1
         size = expressible(dims.add(dims.mul(self.elements, width * config.saved_itemsize), SAVED_GAP))

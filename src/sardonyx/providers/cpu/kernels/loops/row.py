@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from functools import reduce
+from typing import TypeAlias
 
 from sardonyx.ir.scalar import trace
 from sardonyx.lower.groups import Apply, Count, Reduce
@@ -31,6 +31,9 @@ SAVED_GAP = 64
 
 DIVIDE, SUBTRACT = (trace(fn, (True, True)) for fn in (lambda e, a, b: a / b, lambda e, a, b: a - b))
 EXPONENTIAL = trace(lambda e, x: e.exp(x), (True,))
+
+Totals: TypeAlias = "dict[int, list[list[Var]]]"
+"""The accumulators of each reduction, by its number: one for each vector of rows, or for each chain of additions."""
 
 
 class Row:
@@ -182,32 +185,51 @@ class Row:
 
     def _pass(self, p: Pass) -> dict[int, list[Val]]:
         """Emits a pass; returns its reductions."""
-        k = self.k
         reducers = {r: self.reducer(r) for r in p.reductions}
-        chains = len(self.block) or self.unroll(p)
-        totals = {r: [self.variables(x) for _ in self._tiles] for r, x in reducers.items()}
-        sums = {r: [self.variables(x) for _ in range(chains)] for r, x in reducers.items()}
-        with ExitStack() as stack:
-            at, position = [k.const(0)] * len(self.steps), k.const(0)
-            for axis, n in enumerate(self.extents[:-1]):
-                i = stack.enter_context(k.loop(0, n))
-                at = [a + i * s[axis] for a, s in zip(at, self.steps, strict=True)]
-                position = (position + i) * self.extents[axis + 1]
-            if not reducers:
-                self.emit_segment(p, k.const(0), self.extents[-1], at, position, {})
-                return {}
-            length = CHAIN * (1 if self.block else self.lanes * chains)
-            start = stack.enter_context(k.loop(0, self.extents[-1], length))
-            for r, x in reducers.items():
-                for variables in sums[r]:
-                    put(variables, x.start(self.lanes))
-            self.emit_segment(p, start, k.min(start + length, self.extents[-1]), at, position, sums)
-            for r, x in reducers.items():
-                states = [get(v) for v in sums[r]]
-                for total, state in zip(totals[r], states if self.block else [x.merge_all(states)], strict=True):
-                    put(total, x.merge(get(total), state))
+        zero = self.k.const(0)
+        totals = self._emit_axis(p, 0, [zero] * len(self.steps), zero, reducers)
         ends = {r: [get(total) for total in totals[r]] for r in reducers}
         return {r: [(end if self.block else x.reduce_lanes(end))[-1] for end in ends[r]] for r, x in reducers.items()}
+
+    def _emit_axis(self, p: Pass, axis: int, at: list[Val], position: Val, reducers: dict[int, Reducer]) -> Totals:
+        """A pass over the row's axes from ``axis`` on, and its totals: each sums at most ``CHAIN`` partial sums in a
+        row, which have sums of their own.
+        """
+        k, is_last = self.k, axis == len(self.extents) - 1
+        totals: Totals = {r: [self.variables(x) for _ in self._tiles] for r, x in reducers.items()}
+        if not reducers:
+            if is_last:
+                self.emit_segment(p, k.const(0), self.extents[-1], at, position, {})
+                return totals
+            with k.loop(0, self.extents[axis]) as i:
+                self._emit_axis(p, axis + 1, *self._moved(axis, i, at, position), reducers)
+            return totals
+        chains = self.unroll(p) if is_last and not self.block else 1
+        length = CHAIN * (self.lanes * chains if is_last and not self.block else 1)
+        with k.loop(0, self.extents[axis], length) as start:
+            stop = k.min(start + length, self.extents[axis])
+            sums: Totals = {
+                r: [self.variables(x) for _ in range(len(self.block) or chains)] for r, x in reducers.items()
+            }
+            if is_last:
+                self.emit_segment(p, start, stop, at, position, sums)
+            else:
+                with k.loop(start, stop) as i:
+                    inner = self._emit_axis(p, axis + 1, *self._moved(axis, i, at, position), reducers)
+                    self._merge(reducers, sums, inner)
+            self._merge(reducers, totals, sums)
+        return totals
+
+    def _moved(self, axis: int, i: Val, at: list[Val], position: Val) -> tuple[list[Val], Val]:
+        """Where the elements at index ``i`` of an axis begin, in each view and in scratch memory."""
+        there = [a + i * s[axis] for a, s in zip(at, self.steps, strict=True)]
+        return there, (position + i) * self.extents[axis + 1]
+
+    def _merge(self, reducers: dict[int, Reducer], totals: Totals, sums: Totals) -> None:
+        for r, x in reducers.items():
+            states = [get(v) for v in sums[r]]
+            for total, state in zip(totals[r], states if self.block else [x.merge_all(states)], strict=True):
+                put(total, x.merge(get(total), state))
 
     def unroll(self, p: Pass) -> int:
         """Vectors at a time, each with its own accumulators."""

@@ -26,6 +26,21 @@ def transposed(rows: Sequence[Val]) -> list[Val]:
     return out
 
 
+def sums_of_rows(rows: Sequence[Val]) -> Val:
+    """The sum of the lanes of each row, as a vector: of as many rows as a row has lanes.
+
+    Two rows become one vector of both rows' sums of a half and the other half, and so on.
+    """
+    out, lanes = list(rows), len(rows)
+    size = lanes
+    while len(out) > 1:
+        starts = range(0, 2 * lanes, size)
+        low, high = ([at + i for at in starts for i in half] for half in (range(size // 2), range(size // 2, size)))
+        out = [a.shuffle(low, b) + a.shuffle(high, b) for a, b in zip(out[::2], out[1::2], strict=True)]
+        size //= 2
+    return out[0]
+
+
 def interleaved(rows: Sequence[Val]) -> list[Val]:
     """Element 0 of every vector, then element 1 of every vector, and so on, as a list of as many vectors."""
     count, lanes = len(rows), rows[0].lanes
