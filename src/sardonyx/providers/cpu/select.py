@@ -56,6 +56,7 @@ from sardonyx.providers.cpu.kernels.conv import (
     pointwise_depthwise,
     pointwise_nchw,
     stem,
+    strided_windows,
     summed_pair,
     winograd_nchw,
     winograd_nhwc,
@@ -118,6 +119,13 @@ VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
     ),
     Convolution: (
         Variant("conv.few_outputs", few_outputs.steps, few_outputs.supports, few_outputs.pays),
+        Variant(
+            "conv.strided_windows",
+            strided_windows.steps,
+            strided_windows.supports,
+            strided_windows.pays,
+            few=_FEW_OUTPUTS,
+        ),
         Variant("conv.int8_slices", conv_int8_slices.steps, conv_int8_slices.supports, on_tiles.pays, few=_FEW_OUTPUTS),
         Variant("conv.on_tiles", on_tiles.steps, on_tiles.supports, on_tiles.pays, few=_FEW_OUTPUTS),
         Variant("conv.stem", stem.steps, stem.supports),
