@@ -62,7 +62,7 @@ from sardonyx.providers.cpu.kernels.conv import (
     winograd_nhwc,
 )
 from sardonyx.providers.cpu.kernels.conv import int8_slices as conv_int8_slices
-from sardonyx.providers.cpu.kernels.gemm import amx, contraction, int8_slices
+from sardonyx.providers.cpu.kernels.gemm import amx, contraction, int8_slices, swapped
 from sardonyx.providers.cpu.kernels.gemm.contraction import problem_of
 from sardonyx.providers.cpu.kernels.image import grid_sample, pool_nchw, pool_nhwc, resize, roi_align
 from sardonyx.providers.cpu.kernels.index import cumulative_sum, gather, nms, nonzero, scatter, top_k, unique
@@ -95,6 +95,9 @@ def _product(name: str, steps: Callable[[Problem, Analysis], list[Step]], suppor
 _FEW_ROWS = FewSizes(
     lambda group, analysis: contraction.few_rows(problem_of(group, analysis), analysis), ("gemm.vector",)
 )
+_FEW_FOR_LANES = FewSizes(
+    lambda group, analysis: swapped.few_rows(problem_of(group, analysis), analysis), ("gemm.vector",)
+)
 _FEW_OUTPUTS = FewSizes(
     few_outputs.few_outputs, ("conv.few_filters", "conv.winograd_nhwc", "conv.nhwc", "conv.few_outputs")
 )
@@ -110,6 +113,7 @@ VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
         _product("quantized.gemm", quantized_gemm.steps, quantized_gemm.supports),
         _product("gemm.int8_slices", int8_slices.steps, int8_slices.supports, pays=int8_slices.pays, few=_FEW_ROWS),
         _product("gemm.amx", amx.steps, amx.supports, pays=amx.pays, few=_FEW_ROWS),
+        _product("gemm.swapped", swapped.steps, swapped.supports, pays=swapped.pays, few=_FEW_FOR_LANES),
         _product(
             "gemm.vector",
             contraction.multiply_adds,
