@@ -90,3 +90,82 @@ def test_others_keep_their_meaning(attributes: dict[str, Any]) -> None:
     written = helper.make_model(helper.make_graph([node], "g", [x], results), ir_version=8, opset_imports=opsets)
     session = sardonyx.InferenceSession(written.SerializeToString())
     assert set(session.explain().counts()) == {"reference"}
+
+
+def trees(classes: list[int], *, is_positive: bool, **more: Any) -> dict[str, Any]:
+    """Three trees of two splits; the leaves of tree i have weights for ``classes[i % len(classes)]``, or for both."""
+    nodes: dict[str, list[Any]] = {key: [] for key in ("treeids", "nodeids", "featureids", "values", "modes")}
+    nodes |= {"truenodeids": [], "falsenodeids": []}
+    weighed: dict[str, list[Any]] = {key: [] for key in ("treeids", "nodeids", "ids", "weights")}
+    rng = np.random.default_rng(5)
+    for tree in range(3):
+        for node, (mode, true, false) in enumerate([("BRANCH_LEQ", 1, 2), ("BRANCH_LT", 3, 4), *[("LEAF", 0, 0)] * 3]):
+            mode = "BRANCH_LEQ" if mode == "BRANCH_LT" else mode
+            row = (tree, node, int(rng.integers(6)), float(rng.normal()), mode, true, false)
+            for key, value in zip(nodes, row, strict=True):
+                nodes[key].append(value)
+            for which in set(classes) if mode == "LEAF" else ():
+                weight = float(rng.random() / 3 if is_positive else rng.normal())
+                for key, value in zip(weighed, (tree, node, which, weight), strict=True):
+                    weighed[key].append(value)
+    return {f"nodes_{k}": v for k, v in nodes.items()} | {f"class_{k}": v for k, v in weighed.items()} | more
+
+
+@pytest.mark.parametrize("is_positive", [True, False], ids=["probabilities", "scores"])
+@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX"])
+@pytest.mark.parametrize(
+    ("classes", "more", "is_compiled"),
+    [
+        ([0], {}, True),
+        ([1], {}, True),
+        ([0, 1], {}, True),
+        ([0], {"base_values": [0.25]}, True),
+        ([1], {"base_values": [0.25]}, False),
+        ([0], {"base_values": [0.25, -0.5]}, False),
+        ([0, 1], {"base_values": [0.25, -0.5]}, False),
+    ],
+    ids=str,
+)
+def test_trees_of_two_classes(
+    classes: list[int], more: dict[str, Any], is_compiled: bool, transform: str, is_positive: bool
+) -> None:
+    attributes = trees(classes, is_positive=is_positive, classlabels_int64s=[7, 3], post_transform=transform, **more)
+    written, x = model("TreeEnsembleClassifier", attributes, ["label", "scores"]), np.tile(rows(), (8, 1))
+    x += RNG.standard_normal(x.shape).astype(np.float32)
+    session = sardonyx.InferenceSession(written)
+    if transform != "SOFTMAX" or classes != [0]:
+        assert set(session.explain().counts()) == ({"cpu"} if is_compiled else {"reference"})
+    expected = ort.InferenceSession(written, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    for got, want in zip(session.run(None, {"x": x}), expected, strict=True):
+        assert got.dtype == want.dtype
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("widths", [None, [2, 3, 1], [1, 5, 2]], ids=str)
+@pytest.mark.parametrize("dtype", [np.int64, np.float32, np.float64])
+def test_vectors_side_by_side(dtype: Any, widths: list[int] | None) -> None:
+    """Cut or filled with zeros to their widths, whatever their type."""
+    attributes = {} if widths is None else {"inputdimensions": widths}
+    node = helper.make_node("FeatureVectorizer", ["a", "b", "c"], ["v"], domain="ai.onnx.ml", **attributes)
+    scaler = helper.make_node("Scaler", ["v"], ["y"], domain="ai.onnx.ml", offset=[0.5], scale=[2.0])
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    inputs = [
+        helper.make_tensor_value_info(name, kind, ["n", width]) for name, width in zip("abc", (2, 3, 1), strict=True)
+    ]
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    graph = helper.make_graph([node, scaler], "g", inputs, [result])
+    session = sardonyx.InferenceSession(
+        helper.make_model(graph, ir_version=8, opset_imports=opsets).SerializeToString()
+    )
+    assert set(session.explain().counts()) == {"cpu"}
+    for n in (4, 1):
+        feeds = {name: RNG.normal(0, 9, (n, width)).astype(dtype) for name, width in zip("abc", (2, 3, 1), strict=True)}
+        columns = []
+        for x, width in zip(feeds.values(), widths or (2, 3, 1), strict=True):
+            cut = x[:, :width]
+            columns.append(np.pad(cut, ((0, 0), (0, width - cut.shape[1]))).astype(np.float32))
+        (got,) = session.run(None, feeds)
+        np.testing.assert_allclose(got, (np.concatenate(columns, axis=1) - 0.5) * 2, rtol=1e-6)
+    with pytest.raises(sardonyx.errors.InvalidArgument):
+        session.run(None, {**feeds, "a": np.zeros((2, 2), dtype)})

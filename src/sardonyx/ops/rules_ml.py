@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sardonyx import dtypes
+from sardonyx.ir import dims
 from sardonyx.ir.graph import Node
 from sardonyx.ir.types import TensorType
 from sardonyx.ops.ml_scores import ML
@@ -19,3 +20,17 @@ def forest(node: Node, content: Content) -> Result:
 @rule("Binarizer", "Imputer", domain=ML)
 def _same(node: Node, content: Content) -> Result:
     return [tensor(node)]
+
+
+@rule("Scaler", "Normalizer", domain=ML)
+def _scaled(node: Node, content: Content) -> Result:
+    return [TensorType(dtypes.f32, shaped(node))]
+
+
+@rule("FeatureVectorizer", domain=ML)
+def _vectorized(node: Node, content: Content) -> Result:
+    """The rows of all inputs side by side; a vector is one row."""
+    shapes = [shaped(node, i) for i in range(len(node.inputs))]
+    widths = node.attrs.get("inputdimensions") or [dims.product(s[1:] if len(s) > 1 else s) for s in shapes]
+    rows = shapes[0][0] if len(shapes[0]) > 1 else 1
+    return [TensorType(dtypes.f32, (rows, dims.total(widths)))]

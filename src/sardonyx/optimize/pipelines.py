@@ -157,6 +157,7 @@ ML_EXPANSIONS = (
     "ExpandLinearClassifier",
     "ExpandLinearRegressor",
     "ExpandTreeClassifier",
+    "ExpandTwoClassTrees",
     "ExpandTreeRegressor",
     "ExpandNormalizer",
     "ExpandScaler",

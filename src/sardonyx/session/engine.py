@@ -76,6 +76,9 @@ class Engine:
         """Memory that is held before a run: weights, and constants made by the build."""
         self.model, self.inputs, self.outputs, self.phases = model, inputs, outputs, phases
         self.overridable = [v for v in model.graph.inputs if v.overridable]
+        shapes = [(v.name, v.shape or ()) for v in inputs]
+        self._named_dims = [(name, shape) for name, shape in shapes if any(isinstance(d, str) for d in shape)]
+        """The shapes of inputs with dimensions that have names."""
         self._explanation = explanation
         self.parts = parts
         self._positions = {name: i for i, name in enumerate(model.graph.output_names)}
@@ -120,10 +123,10 @@ class Engine:
     def _has_conflicting_sizes(self, feeds: Mapping[str, Any]) -> bool:
         """Whether dimensions with the same name differ in the feeds ("?" is no name)."""
         sizes: dict[str, int] = {}
-        for v in self.inputs:
-            given = getattr(feeds.get(v.name), "shape", ())
-            for name, size in zip(v.shape or (), given, strict=False):
-                if isinstance(name, str) and sizes.setdefault(name, size) != size and dims.known(name) is not None:
+        for name, shape in self._named_dims:
+            given = getattr(feeds.get(name), "shape", ())
+            for dim, size in zip(shape, given, strict=False):
+                if isinstance(dim, str) and sizes.setdefault(dim, size) != size and dims.known(dim) is not None:
                     return True
         return False
 
@@ -175,7 +178,7 @@ def copy_shared(results: list[Any], args: Sequence[Any]) -> list[Any]:
 
 def _note(value: Any, seen: set[int]) -> None:
     if type(value) is np.ndarray:
-        seen.add(id(_root(value)))
+        seen.add(id(value if value.base is None else _root(value)))
     elif isinstance(value, list):
         for item in value:
             _note(item, seen)

@@ -122,7 +122,7 @@ REACHED = {
     },
     "skylake-avx512": {
         "conv.stem", "conv.dot_product", "conv.winograd_nhwc", "conv.winograd_nchw", "conv.nhwc", "conv.depthwise_nhwc",
-        "conv.depthwise_nchw", "conv.pointwise_nchw", "conv.im2col", "conv.direct", "image.pool_nhwc",
+        "conv.depthwise_nchw", "conv.pointwise_nchw", "conv.im2col", "conv.direct", "image.pool_nhwc", "gemm.swapped",
         "image.pool_nchw", "loops.interleave", "loops.copy", "loops.loop",
     },
 }  # fmt: skip

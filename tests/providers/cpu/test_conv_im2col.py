@@ -120,6 +120,70 @@ def _conv(x: Array, w: Array, stride: int) -> Array:
     return np.einsum("tncp,fct->nfp", np.stack(taps), w.astype(np.float64))
 
 
+AUDIO = {
+    "windows overlap": Case((2, 1, 700), (33, 1, 10), "strides = [5]", "y = Relu(a)"),
+    "windows lie apart": Case((1, 1, 2000), (40, 1, 7), "strides = [19]"),
+    "padded": Case((2, 1, 700), (33, 1, 10), "strides = [5], pads = [7, 12]", "y = Tanh(a)"),
+    "padded, few outputs": Case((2, 1, 30), (33, 1, 10), "strides = [5], pads = [7, 2]"),
+    "dilated": Case((1, 1, 900), (24, 1, 6), "strides = [4], dilations = [3]"),
+    "half": Case((1, 1, 700), (33, 1, 10), "strides = [5]", dtype="float16"),
+    "double": Case((1, 1, 700), (33, 1, 10), "strides = [5]", dtype="double"),
+    "few outputs": Case((3, 1, 90), (160, 1, 47), "strides = [21]"),
+}
+
+
+@pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512", "neoverse-n1"])
+@pytest.mark.parametrize("name", AUDIO)
+def test_windows_of_a_sequence(name: str, cpu: str) -> None:
+    case = AUDIO[name]
+    feeds = feeds_of(case)
+    found = Compiled(*graph(case), cpu, constants={"w": feeds.pop("w")})
+    assert [step.choice.name for step in found.steps if step.choice][-1] in ("conv.strided_windows", "conv.few_outputs")
+    (got,) = found.run(list(feeds.values()), checked=True)
+    assert_close(got, expected(case, feeds_of(case)), case)
+    (again,) = found.run(list(feeds.values()), threads=2)
+    np.testing.assert_array_equal(again, got)
+
+
+@pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512", "sapphirerapids"])
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (4, 9)])
+def test_windows_of_a_sequence_before_another_convolution(
+    cpu: str, before: int, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next convolution reads the result in its own layout; the length is open."""
+    monkeypatch.undo()
+    rng = np.random.default_rng(6)
+    w, v = (rng.standard_normal(s).astype(np.float32) for s in ((32, 1, 10), (48, 32, 3)))
+    body = f"a = Conv<strides = [5], pads = [{before}, {after}]>(x, w) c = Relu(a) "
+    body += "y = Conv<pads = [1, 1], strides = [2]>(c, v)"
+    found = Compiled(body, "float[n,1,t] x, float[32,1,10] w, float[48,32,3] v", "float[n,48,u] y", cpu,
+                     constants={"w": w, "v": v})  # fmt: skip
+    for batch, length in ((1, 10), (1, 31), (2, 700), (1, 2501)):
+        x = rng.standard_normal((batch, 1, length)).astype(np.float32)
+        padded = np.pad(x, ((0, 0), (0, 0), (before, after)))
+        count = (padded.shape[2] - 10) // 5 + 1
+        windows = np.stack([padded[:, 0, 5 * i : 5 * i + 10] for i in range(count)], axis=-1)
+        hidden = np.maximum(np.einsum("fk,nkt->nft", w[:, 0].astype(np.float64), windows), 0)
+        for threads in (1, 2):
+            (got,) = found.run([x], threads=threads, checked=True)
+            np.testing.assert_allclose(got, _conv(hidden, v, 2), rtol=1e-4, atol=1e-4)
+
+
+def test_a_window_that_spans_the_image_but_for_an_open_axis() -> None:
+    """As over the channels of a recording, where only the run tells how many outputs there are."""
+    rng = np.random.default_rng(8)
+    w = rng.standard_normal((40, 6, 11, 3)).astype(np.float32)
+    body = "y = Conv<pads = [0, 1, 0, 1]>(x, w)"
+    found = Compiled(body, "float[n,6,11,t] x, float[40,6,11,3] w", "float[n,40,1,t] y", constants={"w": w})
+    assert any(step.only is not None for step in found.steps)
+    for batch, length in ((1, 1), (2, 3), (1, 200)):
+        x = rng.standard_normal((batch, 6, 11, length)).astype(np.float32)
+        want = sum(_conv(x[:, :, i].astype(np.float64), w[:, :, i], 1) for i in range(11))
+        for threads in (1, 2):
+            (got,) = found.run([x], threads=threads, checked=True)
+            np.testing.assert_allclose(got[:, :, 0], want, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("rows", [0, 1, 5, 39, 40])
 def test_products_of_few_rows_do_not_use_tiles(rows: int) -> None:
     """Two products of the same rows, which are split once where they are many."""

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from sardonyx.errors import Fail
+from sardonyx.errors import Fail, InvalidArgument
 from sardonyx.interpret.bind import bind
 from sardonyx.interpret.context import RunContext
 from sardonyx.interpret.program import Program
@@ -65,6 +65,29 @@ def test_pads_that_follow_from_sizes() -> None:
         + 'y = Pad<mode = "wrap">(x, p)'
     )
     check(body, "float[n,m] x", "float[n,k] y", {"n": 2, "m": 3}, {"n": 1, "m": 20})
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+def test_pads_whose_sign_the_sizes_decide(mode: str) -> None:
+    """As relative positions are cut or filled for a window around them: negative for short sequences."""
+    body = (
+        constant("window", 5)
+        + constant("back", 4)
+        + constant("zero", 0)
+        + "n = Shape<start = 1, end = 2>(x) before = Sub(n, window) after = Sub(back, n) "
+        + f'p = Concat<axis = 0>(zero, before, zero, after) c = Pad<mode = "{mode}">(x, p) y = Exp(c)'
+    )
+    check(body, "float[b,n] x", "float[b,k] y", *({"b": 2, "n": n} for n in (3, 4, 5, 6, 9)))
+
+
+def test_more_is_cropped_than_there_is() -> None:
+    body = (
+        constant("zero", 0)
+        + constant("window", 9)
+        + "n = Shape(x) before = Sub(n, window) p = Concat<axis = 0>(before, n) y = Pad(x, p)"
+    )
+    with pytest.raises(InvalidArgument, match="more is cropped"):
+        Compiled(body, "float[n] x", "float[k] y").run([np.arange(4, dtype=np.float32)])
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (8, 4), (2, 20), (6, 9)])

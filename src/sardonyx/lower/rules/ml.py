@@ -1,4 +1,4 @@
-"""Binarizer, Imputer and ArrayFeatureExtractor of ai.onnx.ml."""
+"""Binarizer, Imputer, FeatureVectorizer and ArrayFeatureExtractor of ai.onnx.ml."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sardonyx.lower.groups import Gather, View
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.gather import OUTSIDE
 from sardonyx.lower.rules.reduce import apply
-from sardonyx.lower.sizes import Refused, product
+from sardonyx.lower.sizes import Refused, add, minimum, product, sub, total
 from sardonyx.ops.ml import floor_in
 from sardonyx.ops.ml_scores import ML
 
@@ -70,6 +70,37 @@ def imputer(low: Lowering, node: Node) -> None:
     values = _per_feature(low, _list(low, node, f"imputed_value_{kind}s", x.dtype), x)
     value = apply(body, _imputed, body.operand(x), body.operand(values), dtype=out.dtype, missing=missing)
     low.loop(x.shape, body, [(value, out)])
+
+
+def _cast(e: Emitter, x: Expr, *, to: DType) -> Expr:
+    return e.cast(x, to)
+
+
+@rule("FeatureVectorizer", domain=ML)
+def feature_vectorizer(low: Lowering, node: Node) -> None:
+    """The inputs side by side, each cut or filled with zeros to its width."""
+    tables = [_rows(low, low.view(low.input(i))) for i in range(len(node.inputs))]
+    widths = node.attrs.get("inputdimensions") or [table.shape[1] for table in tables]
+    if len(widths) != len(tables) or any(isinstance(width, int) and width < 0 for width in widths):
+        raise Refused("inputdimensions does not fit the inputs")
+    out = low.make(node.output)
+    start: Known = 0
+    low.require_shape("FeatureVectorizer: the stated shape", out.shape, (tables[0].shape[0], total(widths)))
+    for x, width in zip(tables, widths, strict=True):
+        rows, columns = x.shape
+        low.require("FeatureVectorizer: the inputs have different numbers of rows", rows, out.shape[0])
+        kept, body = minimum(columns, width), ExpressionBuilder()
+        value = apply(body, _cast, body.operand(views.sliced(x, 1, 0, kept)), dtype=out.dtype, to=out.dtype)
+        low.loop((rows, kept), body, [(value, views.sliced(out, 1, start, kept))])
+        if kept != width:
+            low.copy(low.scalar(0, out.dtype), views.sliced(out, 1, add(start, kept), sub(width, kept)))
+        start = add(start, width)
+
+
+def _rows(low: Lowering, x: View) -> View:
+    """A matrix; a vector is one row."""
+    rows, features = (x.shape[0], x.shape[1:]) if len(x.shape) > 1 else (1, x.shape)
+    return low.reshaped(x, (rows, product(features)))
 
 
 def _not_negative(e: Emitter, index: Expr) -> Expr:

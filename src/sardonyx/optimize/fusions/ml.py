@@ -11,7 +11,7 @@ from sardonyx.errors import SardonyxError
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
 from sardonyx.ops.ml_scores import ML, class_labels
-from sardonyx.ops.ml_tree import from_nodes
+from sardonyx.ops.ml_tree import Model, from_nodes
 from sardonyx.optimize.fusion import Fusion, fusion, require
 from sardonyx.optimize.pattern import Match
 
@@ -108,24 +108,96 @@ class ExpandScaler(Fusion):
         return op.Mul(op.Sub(rows, op.const(offset)), op.const(scale))
 
 
+@fusion
+class ExpandTwoClassTrees(Fusion):
+    """TreeEnsembleClassifier(x) of two classes  ->  Where(score > threshold, labels), transform(scores).
+
+    Where only one class has weights, its score decides: above one half if no weight is negative, as a probability, and
+    else above zero. The first class then stands for the second, as gradient boosting is exported.
+    """
+
+    def pattern(self, op: Any, x: Any) -> Any:
+        return op.call(ML, "TreeEnsembleClassifier", x, name="model")
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        attrs = m.node("model").attrs
+        labels, name = integer_labels(attrs), attrs.get("post_transform", "NONE")
+        require(len(labels) == 2, "there are more than two classes, or there is only one")
+        require(m.x.dtype is not dtypes.f64, "scores in f64 are rounded at the end", m.x)
+        both = as_regressor(attrs, 2)
+        model = model_of(both)
+        require(model is not None and bool(len(model[1].leaf)), "the trees have no weights")
+        assert model is not None
+        classes, is_probability = set(model[1].target.tolist()), bool((model[1].weight >= 0).all())
+        base, threshold = base_values(attrs), 0.5 if is_probability else 0.0
+        if len(classes) == 2:
+            threshold, labels = 0.0, np.array([0, 1])
+            wanted = both
+        else:
+            wanted = {**both, "n_targets": 1, "target_ids": [0] * len(both["target_ids"])}
+        require(reaches_all(wanted), "a row may miss a class that has weights", m.x)
+        if 1 in classes:
+            require(not base.size, "base values of a second class are not added")
+            found = op.call(ML, "TreeEnsembleRegressor", m.x, **both)
+            score = op.Gather(found, op.const(1), axis=1)
+            return decided(op, score, threshold, labels), transformed(op, found, name, 2)
+        require(base.size < 2, "base values of a second class are not added")
+        require(name in ("NONE", "LOGISTIC"), f"the transform {name} of one score has no operator")
+        found = with_base_values(op, op.call(ML, "TreeEnsembleRegressor", m.x, **wanted), attrs)
+        other = op.Sub(op.const(1.0), found) if is_probability and name == "NONE" else op.Neg(found)
+        label = decided(op, op.Squeeze(found, op.const([1])), threshold, labels)
+        return label, transformed(op, op.Concat(other, found, axis=1), name, 2)
+
+
+def integer_labels(attrs: dict[str, Any]) -> Any:
+    """The labels of a classifier's classes."""
+    labels = class_labels(attrs.get("classlabels_strings"), attrs.get("classlabels_int64s"))
+    require(labels is not None and labels.dtype != object, "labels that are strings are not compiled")
+    return labels
+
+
+def decided(op: Builder, score: Any, threshold: float, labels: Any) -> Any:
+    """The second label where the score is above the threshold, else the first."""
+    return op.Where(op.Greater(score, op.const(threshold)), *(op.const(np.int64(labels[i])) for i in (1, 0)))
+
+
+def as_regressor(attrs: dict[str, Any], targets: int) -> dict[str, Any]:
+    """The attributes of a TreeEnsembleRegressor whose targets are a classifier's classes."""
+    names = {"class_ids": "target_ids", **{f"class_{n}": f"target_{n}" for n in CLASS_PARTS}}
+    kept = {name: value for name, value in attrs.items() if name.startswith("nodes_")}
+    kept |= {new: attrs[old] for old, new in names.items() if old in attrs}
+    return {**kept, "n_targets": targets}
+
+
 def without(attrs: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in attrs.items() if name not in names}
 
 
+def model_of(attrs: dict[str, Any]) -> Model | None:
+    """The trees and their weights; None for an invalid forest."""
+    try:
+        return from_nodes(attrs)
+    except (SardonyxError, LookupError, ValueError, TypeError, OverflowError):
+        return None
+
+
 def reaches_all(attrs: dict[str, Any]) -> bool:
     """Whether every row gets a weight for every target; False for an invalid forest."""
-    try:
-        forest, held = from_nodes(attrs)
-    except (SardonyxError, LookupError, ValueError, TypeError, OverflowError):
-        return False
-    return held.reach_every_target(forest)
+    model = model_of(attrs)
+    return model is not None and model[1].reach_every_target(model[0])
+
+
+def base_values(attrs: dict[str, Any]) -> Any:
+    """A forest's base values."""
+    tensor = attrs.get("base_values_as_tensor")
+    found = attrs.get("base_values", ()) if tensor is None else tensor.numpy()
+    return np.array(found, np.float32).reshape(-1)
 
 
 def with_base_values(op: Builder, found: Any, attrs: dict[str, Any]) -> Any:
     """Scores plus a forest's base values."""
-    tensor = attrs.get("base_values_as_tensor")
-    base = np.array(attrs.get("base_values", ()), np.float32) if tensor is None else tensor.numpy().astype(np.float32)
-    return op.Add(found, op.const(base.reshape(-1))) if base.size else found
+    base = base_values(attrs)
+    return op.Add(found, op.const(base)) if base.size else found
 
 
 @fusion
@@ -155,15 +227,10 @@ class ExpandTreeClassifier(Fusion):
 
     def rewrite(self, op: Builder, m: Match) -> Any:
         attrs = m.node("model").attrs
-        labels = class_labels(attrs.get("classlabels_strings"), attrs.get("classlabels_int64s"))
-        require(labels is not None and labels.dtype != object, "labels that are strings are not compiled")
-        assert labels is not None
+        labels = integer_labels(attrs)
         require(len(labels) > 2, "two classes are decided by special rules")
         require(m.x.dtype is not dtypes.f64, "scores in f64 are rounded at the end", m.x)
-        names = {"class_ids": "target_ids", **{f"class_{n}": f"target_{n}" for n in CLASS_PARTS}}
-        kept = {name: value for name, value in attrs.items() if name.startswith("nodes_")}
-        kept |= {new: attrs[old] for old, new in names.items() if old in attrs}
-        kept["n_targets"] = len(labels)
+        kept = as_regressor(attrs, len(labels))
         require(reaches_all(kept), "a row may miss a class", m.x)
         found = with_base_values(op, op.call(ML, "TreeEnsembleRegressor", m.x, **kept), attrs)
         label = op.Gather(op.const(labels), op.ArgMax(found, axis=1, keepdims=0))

@@ -56,12 +56,13 @@ from sardonyx.providers.cpu.kernels.conv import (
     pointwise_depthwise,
     pointwise_nchw,
     stem,
+    strided_windows,
     summed_pair,
     winograd_nchw,
     winograd_nhwc,
 )
 from sardonyx.providers.cpu.kernels.conv import int8_slices as conv_int8_slices
-from sardonyx.providers.cpu.kernels.gemm import amx, contraction, int8_slices
+from sardonyx.providers.cpu.kernels.gemm import amx, contraction, int8_slices, swapped
 from sardonyx.providers.cpu.kernels.gemm.contraction import problem_of
 from sardonyx.providers.cpu.kernels.image import grid_sample, pool_nchw, pool_nhwc, resize, roi_align
 from sardonyx.providers.cpu.kernels.index import cumulative_sum, gather, nms, nonzero, scatter, top_k, unique
@@ -95,6 +96,9 @@ _FEW_ROWS = FewSizes(
     lambda group, analysis: contraction.few_rows(problem_of(group, analysis), analysis), ("gemm.vector",)
 )
 _FEW_OUTPUTS = FewSizes(im2col.few_output_sizes, ("conv.dot_product", "conv.winograd_nhwc", "conv.nhwc", "conv.im2col"))
+_FEW_FOR_LANES = FewSizes(
+    lambda group, analysis: swapped.few_rows(problem_of(group, analysis), analysis), ("gemm.vector",)
+)
 _FEW_QUERIES = FewSizes(few_rows.few_rows, ("attention.few_rows",))
 
 VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
@@ -109,6 +113,7 @@ VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
         _product("quantized.gemm", quantized_gemm.steps, quantized_gemm.supports),
         _product("gemm.int8_slices", int8_slices.steps, int8_slices.supports, pays=int8_slices.pays, few=_FEW_ROWS),
         _product("gemm.amx", amx.steps, amx.supports, pays=amx.pays, few=_FEW_ROWS),
+        _product("gemm.swapped", swapped.steps, swapped.supports, pays=swapped.pays, few=_FEW_FOR_LANES),
         _product(
             "gemm.vector",
             contraction.multiply_adds,
@@ -118,6 +123,13 @@ VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
     ),
     Convolution: (
         Variant("conv.im2col", im2col.steps, im2col.supports, im2col.pays),
+        Variant(
+            "conv.strided_windows",
+            strided_windows.steps,
+            strided_windows.supports,
+            strided_windows.pays,
+            few=_FEW_OUTPUTS,
+        ),
         Variant("conv.int8_slices", conv_int8_slices.steps, conv_int8_slices.supports, on_tiles.pays, few=_FEW_OUTPUTS),
         Variant("conv.on_tiles", on_tiles.steps, on_tiles.supports, on_tiles.pays, few=_FEW_OUTPUTS),
         Variant("conv.stem", stem.steps, stem.supports),

@@ -4,7 +4,7 @@ Wide vectors want channels along the lanes: 7 x 7 pixels do not fill vectors of 
 window at the image's edge costs no more than one in its middle. So the storage of an intermediate image that
 convolutions read or write becomes NHWC if all groups that access it can: that depends on their views alone. An image
 that the caller owns, or that some group needs as NCHW, stays so, and a copy is inserted next to the convolution
-(``layout.nhwc_edges``). AMX convolutions read and write both layouts.
+(``layout.nhwc_edges``). Convolutions on tiles, and those that are matrix products, take both layouts.
 
     storage    (N, C, P), P pixels, becomes (N, P, C)
     view       an axis along channels gets stride 1, one along pixels gets its stride times C
@@ -20,7 +20,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Group, Loop, Pool, Reduce, Resample, Storage, View
 from sardonyx.providers.cpu.kernels.common.window import MIN_NHWC_LANES
-from sardonyx.providers.cpu.kernels.conv import dot_product, im2col, nhwc, on_tiles, stem
+from sardonyx.providers.cpu.kernels.conv import dot_product, im2col, nhwc, on_tiles, stem, strided_windows
 from sardonyx.providers.cpu.layout import merge_convs, nhwc_edges
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.records import Record
@@ -41,7 +41,7 @@ def to_nhwc(groups: Sequence[Group], analysis: Analysis) -> list[Group]:
     images = _convertible(groups, wanted, images)
     made: list[Group] = []
     for group in merge_convs.merged([_with_nhwc_views(g, images) for g in groups]):
-        if isinstance(group, Convolution) and _prefers_nhwc(group, analysis) and not on_tiles.takes(group, analysis):
+        if isinstance(group, Convolution) and _prefers_nhwc(group, analysis) and not _takes_both(group, analysis):
             made += nhwc_edges.with_edge_copies(group, analysis.isa)
         else:
             made.append(group)
@@ -115,6 +115,11 @@ def _prefers_nhwc(group: Convolution, analysis: Analysis) -> bool:
         return stem.has_few_channels(group) or dot_product.has_full_vectors(group, analysis.isa)
     each = int(filters) // group.groups
     return each == channels == 1 or (each >= MIN_FILTERS and int(channels) >= MIN_FILTERS)
+
+
+def _takes_both(group: Convolution, analysis: Analysis) -> bool:
+    """Whether the kernel of a convolution reads and writes NCHW images as well as NHWC ones."""
+    return on_tiles.takes(group, analysis) or strided_windows.takes(group, analysis)
 
 
 def _nhwc_variants(group: Convolution, analysis: Analysis) -> list[str]:

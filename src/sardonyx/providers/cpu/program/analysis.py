@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 FAR = 4
 """Results larger than so many times the L2 cache are not found in caches by their reader."""
-DOUBLED = 1 << 20
+DOUBLED = 1 << 21
 """Elements of weights up to which two packed layouts are stored, where only the run tells which is quicker."""
 
 

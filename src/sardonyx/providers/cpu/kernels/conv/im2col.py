@@ -44,6 +44,7 @@ def has_few_outputs(group: Convolution, analysis: Analysis) -> bool | SizeRange:
     known = [d for d in (group.box[0], *group.box[2:]) if isinstance(d, int)]
     least, kernel = dims.product(known), group.window.kernel
     is_sequence = len(kernel) == 1 or (all(n == 1 for n in kernel[:-1]) and len(known) == len(kernel))
+    is_sequence |= least == 1 and sum(not isinstance(d, int) for d in group.box[2:]) <= 1
     is_open = isinstance(least, int) and least <= most and is_sequence and int(w.storage.elements) <= DOUBLED
     return SizeRange(outputs, most=most) if is_open else False
 
@@ -79,18 +80,31 @@ def _is_read_as_nhwc(group: Convolution, analysis: Analysis) -> bool:
 
 
 def steps(group: Convolution, analysis: Analysis) -> list[Step]:
-    geometry, dtype = WindowGeometry.of(group), register_dtype(group.x.dtype)
-    filters, depth = int(group.w.shape[0]), expressible(dims.product(group.w.shape[1:]))
-    box = (geometry.x.shape[0], *geometry.size)
-    before, rows = _rows(group, geometry, box, depth, dtype)
+    geometry, depth = WindowGeometry.of(group), expressible(dims.product(group.w.shape[1:]))
+    before, rows = _rows(group, geometry, (geometry.x.shape[0], *geometry.size), depth, register_dtype(group.x.dtype))
+    return [*before, *product_steps(group, geometry, rows, analysis)]
+
+
+def product_steps(group: Convolution, geometry: WindowGeometry, rows: View, analysis: Analysis) -> list[Step]:
+    """The product of windows, a view over (batch, z, y, x, depth), with filters along the lanes."""
+    *box, depth = rows.shape
+    filters = int(group.w.shape[0])
     weights = View(group.w.storage, (*box[:-1], depth, filters), (0, 0, 0, 1, depth), group.w.offset)
     extra, outputs = (
         tuple(views.permuted(v, (0, 2, 3, 4, 1)) for v in seen) for seen in (geometry.extra, geometry.outputs)
     )
     made = Contraction(
-        group.nodes, group.epilogue, extra, outputs, box[:-1], box[-1], filters, depth, rows, weights
+        group.nodes, group.epilogue, extra, outputs, tuple(box[:-1]), box[-1], filters, depth, rows, weights
     )  # fmt: skip
-    return [*before, *multiply_adds(problem(made), analysis)]
+    return multiply_adds(problem(made), analysis)
+
+
+def windows_in_place(geometry: WindowGeometry, depth: Known) -> View:
+    """The windows along one axis of an image with one channel, as a view over (batch, z, y, x, depth)."""
+    x, window = geometry.x, geometry.window
+    moved = tuple(expressible(dims.mul(s, n)) for s, n in zip(x.strides[2:], window.strides, strict=True))
+    along = expressible(dims.mul(x.strides[4], window.dilations[2]))
+    return View(x.storage, (x.shape[0], *geometry.size, depth), (x.strides[0], *moved, along), x.offset)
 
 
 def _rows(
@@ -99,12 +113,11 @@ def _rows(
     """The input under each output's window as a view over (batch, z, y, x, depth), and the steps that copy it."""
     x, window = geometry.x, geometry.window
     if geometry.is_unpadded:
-        moved = tuple(expressible(dims.mul(s, n)) for s, n in zip(x.strides[2:], window.strides, strict=True))
         if geometry.taps.count == 1:
+            moved = tuple(expressible(dims.mul(s, n)) for s, n in zip(x.strides[2:], window.strides, strict=True))
             return [], View(x.storage, (*box, depth), (x.strides[0], *moved, x.strides[1]), x.offset)
         if group.w.shape[1] == 1 and window.kernel[:2] == (1, 1):
-            along = expressible(dims.mul(x.strides[4], window.dilations[2]))
-            return [], View(x.storage, (*box, depth), (x.strides[0], *moved, along), x.offset)
+            return [], windows_in_place(geometry, depth)
     to = Storage("temporary", dtype, expressible(dims.product((*box, depth))))
     args = Im2colArgs[Ref, Known](geometry.operand, Ref(to), geometry.taps.operand, group.w.shape[1])
     nbytes = expressible(dims.mul(to.elements, (x.dtype.bits + dtype.bits) // 8))

@@ -92,7 +92,7 @@ def multiply_adds(p: Problem, analysis: Analysis, panels: Matrix | None = None, 
     )
     shape = shape.low if is_few else shape
     stored, why = storage_dtype(p, analysis)
-    before_a, a = packed_a(p, dtype)
+    before_a, a = packed_a(p, dtype, isa)
     before_b, b = packed_b(p, stored, shape.columns(isa, dtype), isa) if panels is None else ([], panels)
     spec = vector.gemm(dtype=dtype, b_dtype=stored, epilogue=epilogue, shape=shape)
     args = flat(

@@ -199,18 +199,32 @@ def numpy_panels(x: Array, y: Array) -> None:
         y[..., whole, :, : columns % nr] = x[..., whole * nr :]
 
 
-def packed_a(p: Problem, target: DType) -> tuple[list[Step], Matrix]:
-    """A contiguous along k and of the accumulator's type: the operand itself, or a copy and the step that makes it."""
+def packed_a(p: Problem, target: DType, isa: Isa) -> tuple[list[Step], Matrix]:
+    """A contiguous along k and of the accumulator's type: the operand itself, or a copy and the step that makes it in
+    every run: none for a constant.
+    """
     a = p.a
     if (a.column == 1 or p.k == 1) and a.dtype is target:
         return [], a
+    batch = tuple(d for d, s in zip(p.batch, a.batch, strict=True) if s != 0)
+    kept = tuple(s for s in a.batch if s != 0)
     matrix = expressible(dims.mul(p.m, p.k))
-    strides = tuple(expressible(dims.product((matrix, *p.batch[i + 1 :]))) for i in range(len(p.batch)))
-    elements = expressible(dims.product((matrix, *p.batch)))
+    strides: list[Known] = []
+    for i, s in enumerate(a.batch):
+        inner = [d for d, t in zip(p.batch[i + 1 :], a.batch[i + 1 :], strict=True) if t != 0]
+        strides.append(0 if s == 0 else expressible(dims.product((matrix, *inner))))
+    elements = expressible(dims.product((matrix, *batch)))
+    source = Matrix(a.storage, a.offset, kept, a.row, a.column)
+    spec = pack_rows(source=a.dtype, target=target, unit=unit_axis(a), axes=len(batch))
+    given = flat(x=source.operand, batch=BatchArgs(batch), rows=p.m, columns=p.k)
+    tensor, numbers = a.storage.tensor, {name: n for name, n in given.items() if not isinstance(n, Ref)}
+    if tensor is not None and all(isinstance(n, int) for n in (a.offset, elements, *numbers.values())):
+        packing = Packing(tensor, int(a.offset), spec, isa, numbers, int(elements), target)
+        value = a.storage.value
+        to: Storage = Packed("constant", target, elements, value, key=packing.key, make=packing, packing=packing)
+        return [], Matrix(to, 0, tuple(strides), p.k, 1)
     to = Storage("temporary", target, elements)
-    spec = pack_rows(source=a.dtype, target=target, unit=unit_axis(a), axes=len(p.batch))
-    args = flat(x=a.operand, y=Ref(to), batch=BatchArgs(p.batch), rows=p.m, columns=p.k)
     nbytes = expressible(dims.mul(elements, (a.dtype.bits + target.bits) // 8))
     why = "not neighbours along k" if a.column != 1 else f"{a.dtype} to {target}"
-    step = Step(spec, args, frozenset("y"), p.nodes, nbytes=nbytes, variant=f"A copied: {why}")
-    return [step], Matrix(to, 0, strides, p.k, 1)
+    step = Step(spec, {**given, "y": Ref(to)}, frozenset("y"), p.nodes, nbytes=nbytes, variant=f"A copied: {why}")
+    return [step], Matrix(to, 0, tuple(strides), p.k, 1)

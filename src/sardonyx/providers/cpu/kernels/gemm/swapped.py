@@ -1,0 +1,54 @@
+"""Matrix products whose results are stored column by column: the transposed product, with the operands swapped.
+
+A Transpose behind a product is the addressing of its results, and of what its epilogue reads: neighbouring rows are
+adjacent in memory, neighbouring columns far apart. Vectors along the columns would be stored element by element, each
+to a line of its own. So (A B)^T is computed as B^T A^T, with the rows of A along the lanes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem
+from sardonyx.providers.cpu.kernels.gemm.contraction import multiply_adds, multiply_adds_refusal
+from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
+from sardonyx.providers.cpu.language.values import register_dtype
+from sardonyx.providers.cpu.program.analysis import DOUBLED, Analysis
+from sardonyx.providers.cpu.program.steps import SizeRange, Step
+from sardonyx.providers.cpu.program.variants import Refusal
+
+
+def supports(p: Problem, analysis: Analysis) -> Refusal | None:
+    return multiply_adds_refusal(p, analysis)
+
+
+def pays(p: Problem, analysis: Analysis) -> Refusal | None:
+    if not p.outputs or not all(each.row == 1 and each.column != 1 for each in p.outputs):
+        return Refusal("results are not stored column by column")
+    if isinstance(p.n, int) and p.n <= 1:
+        return Refusal("a single column")
+    if isinstance(p.m, int):
+        return Refusal("rows do not fill a vector") if p.m < _least(p, analysis) else None
+    if p.weight is None or int(p.b.storage.elements) > DOUBLED:
+        return Refusal("rows may be few, and B is not a constant of which two layouts are stored")
+    return None
+
+
+def few_rows(p: Problem, analysis: Analysis) -> SizeRange | None:
+    """How many rows are too few for the lanes, where only the run tells."""
+    return None if isinstance(p.m, int) else SizeRange(p.m, most=_least(p, analysis) - 1)
+
+
+def steps(p: Problem, analysis: Analysis) -> list[Step]:
+    extra, outputs = (tuple(map(_transposed, each)) for each in (p.extra, p.outputs))
+    made = replace(p, m=p.n, n=p.m, a=_transposed(p.b), b=_transposed(p.a), extra=extra, outputs=outputs)
+    return multiply_adds(made, analysis)
+
+
+def _least(p: Problem, analysis: Analysis) -> int:
+    """Rows that fill a vector."""
+    return lanes_of(analysis.isa.lanes, register_dtype(p.a.dtype))
+
+
+def _transposed(matrix: Matrix) -> Matrix:
+    return replace(matrix, row=matrix.column, column=matrix.row)
