@@ -6,7 +6,8 @@
                                                      that were not used for the longest time are deleted first
     SARDONYX_CPU                        name       target CPU by LLVM's name; the host by default;
                                                      instructions that the host lacks are emulated
-    SARDONYX_CHECK_ADDRESSES            bool  off  check every address that a compiled kernel reads or writes
+    SARDONYX_CHECK_ADDRESSES            bool  off  check every address that a compiled kernel reads or
+                                                     writes, and every size that it divides by
     SARDONYX_DUMP                       path       folder to which the CPU provider writes the groups of each part
                                                      that it compiles, after every pass of its pipeline
     SARDONYX_GUARD_PAGES                name       end or front: a page without access rights follows

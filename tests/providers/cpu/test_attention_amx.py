@@ -13,7 +13,7 @@ from sardonyx.ir import dims
 from sardonyx.lower.groups import Attention
 from sardonyx.ops.attention import attention as meaning
 from sardonyx.providers.cpu import select
-from sardonyx.providers.cpu.kernels.attention.amx import KEYS
+from sardonyx.providers.cpu.kernels.attention.amx_head import KEYS
 from sardonyx.providers.cpu.kernels.gemm.amx import TERMS
 from sardonyx.providers.cpu.machine import isa
 from sardonyx.providers.cpu.program.analysis import Analysis, Target

@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sardonyx.errors import Fail
 from sardonyx.providers.cpu.codegen.jit import call
 from sardonyx.providers.cpu.codegen.launch import Launch
+from sardonyx.providers.cpu.language.context import Code
 from sardonyx.providers.cpu.language.dsl import Kernel, function, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.machine import isa
@@ -32,6 +34,22 @@ def lines_of(body: Callable[..., None]) -> list[str]:
     """The IR of a function of two memories and two numbers."""
     spec = function(x=(i64,), y=(i64,), n=i64, m=i64)(body)()
     return str(spec.emit(isa.current()).module).splitlines()
+
+
+def test_checked_kernels_refuse_negative_divisors() -> None:
+    """``//`` and ``%`` are for sizes: 0 divides like 1, and what is negative would too."""
+
+    @kernel(y=(i64,), n=i64, m=i64)
+    def divide(k: Kernel, y: Buf, n: Val, m: Val) -> None:
+        y.store(0, n // m)
+        y.store(1, n % m)
+
+    for m in (3, 1, 0):
+        y = np.full(2, -1)
+        Launch(divide(), {"y": y, "n": 7, "m": m}, checked=True)()
+        assert y.tolist() == list(divmod(7, max(m, 1)))
+    with pytest.raises(Fail, match=f"error {Code.DIVISOR}.*-2"):
+        Launch(divide(), {"y": y, "n": 7, "m": -2}, checked=True)()
 
 
 def blocks_of(lines: list[str], instruction: str) -> list[str]:

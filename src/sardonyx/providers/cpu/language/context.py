@@ -63,9 +63,10 @@ class Mailbox:
 class Code:
     """What the error word may hold."""
 
-    INDEX, ADDRESS, CANCELLED, LATE, ENDLESS, SIZES, TOO_LONG, LOOK, REGION, ARRAY = range(1, 11)
+    INDEX, ADDRESS, CANCELLED, LATE, ENDLESS, SIZES, TOO_LONG, LOOK, REGION, ARRAY, DIVISOR = range(1, 12)
     """``TOO_LONG`` is a size. ``REGION`` has coordinates that are not finite or too large. ``ARRAY`` is an input of
-    another type, or with strides. ``LOOK`` is no error: after so many runs, the choice of threads is looked at again.
+    another type, or with strides. ``DIVISOR`` is a negative number that ``//`` or ``%`` divides by. ``LOOK`` is no
+    error: after so many runs, the choice of threads is looked at again.
     """
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
 from sardonyx.providers.cpu.language import text
+from sardonyx.providers.cpu.language.context import Code
 from sardonyx.providers.cpu.language.text import I1, I8, I16, I32, I64, POINTER, Type, Value
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
 
@@ -111,12 +112,14 @@ class Val:
         return self._arith(other, "div", swapped=True)
 
     def __floordiv__(self, other: Operand) -> Val:
-        """Division of integers that are not negative; a size of 0 divides like 1, since x86 would trap."""
+        """Division by a size: one of 0 divides like 1, since x86 would trap. It must not be negative, which checked
+        kernels refuse.
+        """
         assert not self.dtype.is_float
         return self._arith(self._divisor(other), "div")
 
     def __mod__(self, other: Operand) -> Val:
-        """The remainder of a division by ``//``, with the sign of the dividend."""
+        """The remainder of a division by ``//``, of which the same holds; it has the sign of the dividend."""
         assert not self.dtype.is_float
         return self._arith(self._divisor(other), "rem")
 
@@ -132,6 +135,8 @@ class Val:
             other = other.get()
         if not isinstance(other, Val) or other.dtype is not i64 or other.lanes > 1 or other.ir.is_positive:
             return other
+        if self.k.checked and not other.ir.is_natural:
+            self.k.refuse(other < 0, other, Code.DIVISOR)
         return self.k.max(other, 1)
 
     def __neg__(self) -> Val:

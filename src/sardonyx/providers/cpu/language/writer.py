@@ -579,11 +579,11 @@ class Kernel:
             bad = (((each < low) | (each + nbytes > high)) & mask).any()
         self.refuse(bad, address - low)
 
-    def refuse(self, bad: Val, place: Val) -> None:
-        """Leave the kernel with an address error if a condition holds."""
+    def refuse(self, bad: Val, found: Val, code: int = Code.ADDRESS) -> None:
+        """Leave the kernel with an error if a condition holds."""
         with self.when(bad, likely=False):
             if self._context is not None:
-                self.fail(Code.ADDRESS, place)
+                self.fail(code, found)
             self.b.leave()
 
     def subroutine(self, name: str, count: int, body: Callable[..., None]) -> Value:

@@ -352,6 +352,8 @@ class CpuExecutable:
                 where=node.label,
                 got=f"region {value}",
             )
+        if code == Code.DIVISOR:
+            return Fail(f"kernel {self.table.steps[step].spec.name} divides by {value}", where=node.label)
         return Fail(f"kernel {self.table.steps[step].spec.name} left its memory at byte {value}", where=node.label)
 
     def memory(self, shapes: Sequence[tuple[int, ...]]) -> Memory:

@@ -1,0 +1,124 @@
+"""The keys and values of a head, packed in a thread's scratch memory (``attention.amx``)."""
+
+from __future__ import annotations
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.providers.cpu.kernels.attention.config import AttentionArgs
+from sardonyx.providers.cpu.kernels.gemm.macro_tile import MICRO_TILE_NBYTES
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
+from sardonyx.providers.cpu.kernels.math.transpose import transposed
+from sardonyx.providers.cpu.kernels.split.bf16 import (
+    HALF,
+    PANEL,
+    STEP,
+    TILE,
+    split_terms,
+    step_elements,
+)
+from sardonyx.providers.cpu.language.amx import Tiles
+from sardonyx.providers.cpu.language.dsl import Kernel
+from sardonyx.providers.cpu.language.values import Buf, Val, Var, bf16, f32, i8, u32
+from sardonyx.providers.cpu.program.sizes import expressible
+
+KEYS = 128
+"""Keys of a block: 16 KiB of scores and 8 KiB of each term of p fit L1 together."""
+_PER_ROW = HALF + 3
+"""f32 numbers stored for each row: sixteen partial sums of p, row_max, safe_max and correction."""
+_HIGH_HALF = 0xFFFF_0000
+
+
+def scratch_nbytes(terms: int, keys: Known, width: Known, value_width: Known) -> Known:
+    size = step_elements(terms) * 2
+    key_steps, steps, panels = (expressible(dims.ceildiv(d, PANEL)) for d in (keys, width, value_width))
+    fixed = PANEL * (_PER_ROW + KEYS) * 4 + MICRO_TILE_NBYTES + KEYS // STEP * size
+    tiled = dims.mul(size, dims.add(steps, dims.mul(key_steps, dims.add(steps, panels))))
+    return expressible(dims.total((fixed, tiled, dims.mul(panels, MICRO_TILE_NBYTES))))
+
+
+def paired_words(k: Kernel, left: Val, right: Val, terms: int, magnitude: Var | None = None) -> list[Val]:
+    """Two vectors as one row of a tile, for each term: pairs of their elements in 32-bit words."""
+    sides = (split_terms(k, v, terms, magnitude) for v in (left, right))
+    return [(even >> 16) | (odd & _HIGH_HALF) for even, odd in zip(*sides, strict=True)]
+
+
+class AmxHead:
+    """The packed keys and values of a head, and the layout of a thread's scratch memory."""
+
+    def __init__(self, k: Kernel, tiles: Tiles, args: AttentionArgs[Buf, Val], terms: int) -> None:
+        self.k, self.tiles, self.keys, self.terms, self.args = k, tiles, args.keys, terms, args
+        self.size = step_elements(terms)
+        self.width, self.value_width = args.width, args.value_width
+        self.steps, self.panels, self.key_steps = (ceil_div(d, STEP) for d in (self.width, self.value_width, args.keys))
+        self.magnitude = k.var(k.zeros(u32, HALF))
+        at = k.scratch(i8)
+
+        def allocate(nbytes: Val | int, dtype: DType) -> Buf:
+            nonlocal at
+            here, at = at.as_type(dtype), at.at(nbytes)
+            return here
+
+        tiled = self.size * 2
+        self.total = allocate(PANEL * HALF * 4, f32)
+        self.row_max, self.safe_max, self.correction = (allocate(PANEL * 4, f32) for _ in range(3))
+        self.scores = allocate(PANEL * KEYS * 4, f32)
+        self.product = allocate(MICRO_TILE_NBYTES, f32)
+        self.p = allocate(KEYS // STEP * tiled, bf16)
+        self.q = allocate(self.steps * tiled, bf16)
+        self.keys_tiled = allocate(self.key_steps * self.steps * tiled, bf16)
+        self.values_tiled = allocate(self.key_steps * self.panels * tiled, bf16)
+        self.out_sums = allocate(self.panels * MICRO_TILE_NBYTES, f32)
+
+    def locate(self, b: Val, head: Val) -> None:
+        self.keys_at, self.values_at = self.operands(b, head)
+
+    def operands(self, b: Val, head: Val) -> tuple[Buf, Buf]:
+        """The keys and values of a head."""
+        n = self.args
+        return n.k_strides.at(n.k, b, head), n.v_strides.at(n.v, b, head)
+
+    def rows_of(self, b: Val, h: Val, first: Val) -> Buf:
+        return self.args.q_strides.at(self.args.q, b, h, first)
+
+    def split(self) -> None:
+        self.magnitude.set(self.k.zeros(u32, HALF))
+        self._split_keys()
+        self._split_values()
+
+    def masks(self, size: Val, first: Val) -> list[Val]:
+        """Masks of the two vectors of 32 numbers from ``first`` on."""
+        return [self.k.mask(size - first - side * HALF, HALF) for side in range(2)]
+
+    def _split_keys(self) -> None:
+        """Keys beyond the end repeat the last one: their scores are not used."""
+        k, terms = self.k, self.terms
+        stage = k.local(u32, terms * HALF * HALF)
+        with k.loop(0, self.key_steps) as panel, k.loop(0, self.steps) as step, k.loop(0, 2) as half:
+            masks = self.masks(self.width, step * STEP)
+            with k.loop(0, HALF) as r:
+                key = k.min(panel * PANEL + half * HALF + r, self.keys - 1)
+                row = self.keys_at.at(key * self.args.k_strides.s + step * STEP)
+                left, right = (row.load(i * HALF, HALF, mask) for i, mask in enumerate(masks))
+                for i, words in enumerate(paired_words(k, left, right, terms, self.magnitude)):
+                    stage.store((i * HALF + r) * HALF, words)
+            to = self.keys_tiled.at((panel * self.steps + step) * self.size + half * TILE).as_type(u32)
+            with k.loop(0, terms) as term:
+                transposed_words = transposed([stage.load((term * HALF + line) * HALF, HALF) for line in range(HALF)])
+                for j, words in enumerate(transposed_words):
+                    to.store(term * TILE + j * HALF, words)
+
+    def _split_values(self) -> None:
+        """Values beyond the end repeat the last one: their weights are 0."""
+        k = self.k
+        with k.loop(0, self.panels) as panel, k.loop(0, self.key_steps) as step, k.loop(0, 2) as half:
+            column = panel * PANEL + half * HALF
+            there = k.mask(self.value_width - column, HALF)
+            to = self.values_tiled.at((panel * self.key_steps + step) * self.size + half * TILE).as_type(u32)
+            with k.loop(0, HALF) as pair:
+                keys = (k.min(step * STEP + pair + i * HALF, self.keys - 1) for i in range(2))
+                even, odd = (
+                    self.values_at.at(key * self.args.v_strides.s + column).load(0, HALF, there) for key in keys
+                )
+                for term, words in enumerate(paired_words(k, even, odd, self.terms, self.magnitude)):
+                    to.store(pair * HALF + term * TILE, words)
