@@ -36,9 +36,9 @@ from sardonyx.ir.types import MapType, SequenceType, TensorType, ValueType
 from sardonyx.partition.chain import Chain
 from sardonyx.partition.provider import Executable, Memory, RunContext, RunsPlanned
 from sardonyx.providers.cpu import CpuProvider
-from sardonyx.providers.cpu.runtime.deferred import MAX_SPECIALIZATIONS, SpecializationKey
+from sardonyx.providers.cpu.runtime.deferred import MAX_SPECIALIZATIONS, DeferredExecutable, SpecializationKey
 from sardonyx.providers.cpu.runtime.serialize import settings
-from sardonyx.providers.serialize import Deserializer, ObjectMissing, Serializer, deferred_executables
+from sardonyx.providers.serialize import Deserializer, ObjectMissing, Serializer, deferred_executables, executables
 from sardonyx.session import array_file
 from sardonyx.session.engine import BuildOptions, Engine
 from sardonyx.session.metadata import ModelMetadata
@@ -209,7 +209,7 @@ class SpecializationEntries:
             stored = {"kind": tuple(kind), "defaults": (), "chain": serializer.chain(executable)}
         except NotSerializable:
             return
-        if not any(deferred_executables(executable)):
+        if not any(isinstance(e, DeferredExecutable) for e in executables(executable)):
             array_file.write(self._folder, self._name(kind), stored, serializer.arrays)
 
     def _name(self, kind: SpecializationKey) -> str:

@@ -51,16 +51,12 @@ def pad(low: Lowering, node: Node) -> None:
 
 def _cropped(low: Lowering, x: View, axis: int, before: Known, after: Known) -> tuple[View, Known, Known]:
     """Crop an axis by its negative pads; returns the view and the pads that are not negative."""
-    for amount in (before, after):
-        if not isinstance(amount, int):
-            low.require_least("Pad: a pad that is computed from sizes is negative", amount, 0)
-    crops = [-d if isinstance(d, int) and d < 0 else 0 for d in (before, after)]
-    if any(crops):
-        length = sub(x.shape[axis], sum(crops))
+    first, last = (maximum(sub(0, d), 0) for d in (before, after))
+    if first != 0 or last != 0:
+        length = sub(x.shape[axis], add(first, last))
         low.require_least("Pad: more is cropped than the axis has", length, 0)
-        x = views.sliced(x, axis, crops[0], length)
-    first, last = (0 if crop else d for crop, d in zip(crops, (before, after), strict=True))
-    return x, first, last
+        x = views.sliced(x, axis, first, length)
+    return x, maximum(before, 0), maximum(after, 0)
 
 
 def surround(
