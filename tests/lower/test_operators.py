@@ -11,7 +11,15 @@ NEVER_EMPTY = ("attention", "rotary", "reshape of a transpose", "pads of either 
 
 SIZES = ({"n": 3, "m": 4}, {"n": 1, "m": 1}, {"n": 5, "m": 1}, {"n": 0, "m": 2})
 
+SIGNS = (
+    "h = Shape<end = 1>(x) w = Shape<start = 1>(x) z = Constant<value_ints = [0]>() b = Sub(w, h) e = Sub(h, w) "
+    'p = Concat<axis = 0>(b, z, e, z) y = Pad<mode = "{mode}">(x, p)'
+)
 CASES = {
+    **{
+        f"pads of either sign, {mode}": (SIGNS.format(mode=mode), "float[n,m] x", "float[k,m] y")
+        for mode in ("constant", "edge", "reflect", "wrap")
+    },
     # pointwise
     "add": ("y = Add(x, z)", "float[n,m,6] x, float[m,1] z", "float[n,m,6] y"),
     "stretched either way": ("y = Mul(x, z)", "float[n,1,6] x, float[n,m,6] z", "float[n,m,6] y"),
@@ -143,13 +151,6 @@ CASES = {
         "p = Constant<value = int64[4] {1, -1, 0, 2}>() c = Constant<value = float {7}>() y = Pad(x, p, c)",
         "float[n,6] x", "float[k,7] y",
     ),
-    **{
-        f"pads of either sign, {mode}": (
-            f'''h = Shape<end = 1>(x) w = Shape<start = 1>(x) z = Constant<value_ints = [0]>()
-            b = Sub(w, h) e = Sub(h, w) p = Concat<axis = 0>(b, z, e, z) y = Pad<mode = "{mode}">(x, p)''', "float[n,m] x", "float[k,m] y",
-        )
-        for mode in ("constant", "edge", "reflect", "wrap")
-    },
     "tile": ("r = Constant<value = int64[2] {2, 3}>() y = Tile(x, r)", "float[n,m] x", "float[k,l] y"),
     "depth to space": ("y = DepthToSpace<blocksize = 2>(x)", "float[n,8,2,m] x", "float[n,2,4,l] y"),
     "space to depth": ('y = SpaceToDepth<blocksize = 2>(x)', "float[n,2,4,6] x", "float[n,8,2,3] y"),
