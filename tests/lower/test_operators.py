@@ -6,12 +6,20 @@ import pytest
 
 from tests.lower.agree import compare, parse
 
-NEVER_EMPTY = ("attention", "rotary", "reshape of a transpose")
+NEVER_EMPTY = ("attention", "rotary", "reshape of a transpose", "pads of either sign")
 """Cases that the operators' own meanings do not allow for n = 0."""
 
 SIZES = ({"n": 3, "m": 4}, {"n": 1, "m": 1}, {"n": 5, "m": 1}, {"n": 0, "m": 2})
 
+SIGNS = (
+    "h = Shape<end = 1>(x) w = Shape<start = 1>(x) z = Constant<value_ints = [0]>() b = Sub(w, h) e = Sub(h, w) "
+    'p = Concat<axis = 0>(b, z, e, z) y = Pad<mode = "{mode}">(x, p)'
+)
 CASES = {
+    **{
+        f"pads of either sign, {mode}": (SIGNS.format(mode=mode), "float[n,m] x", "float[k,m] y")
+        for mode in ("constant", "edge", "reflect", "wrap")
+    },
     # pointwise
     "add": ("y = Add(x, z)", "float[n,m,6] x, float[m,1] z", "float[n,m,6] y"),
     "stretched either way": ("y = Mul(x, z)", "float[n,1,6] x, float[n,m,6] z", "float[n,m,6] y"),

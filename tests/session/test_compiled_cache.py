@@ -263,6 +263,33 @@ def test_specializations_are_cached_when_they_are_compiled(tmp_path: Path, folde
     assert loaded == [] and [len(r[0]) for r in results] == [1, 2, 5, 2]
 
 
+SQUEEZED = """
+<ir_version: 10, opset_import: ["": 21]>
+g (float[m, n] x) => (float[?] y)
+<int64[1] one = {1}>
+{
+    sh = Shape<start = 1>(x)
+    c = Equal(sh, one)
+    s = If(c) <then_branch = t () => (p) { p = Squeeze(x, one) }, else_branch = e () => (q) { q = Neg(x) }>
+    y = Exp(s)
+}
+"""
+
+
+def test_what_sizes_outside_of_guards_need_is_cached(tmp_path: Path, folder: Path) -> None:
+    model = onnx.parser.parse_model(SQUEEZED)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    path = tmp_path / "guarded.onnx"
+    path.write_bytes(model.SerializeToString())
+    feeds = [{"x": np.linspace(-1, 1, 6, dtype="f").reshape(shape)} for shape in ((6, 1), (3, 2), (2, 3), (3, 2))]
+    expected, _ = in_a_process(path, *feeds)
+    assert [r[0].shape for r in expected] == [(6,), (3, 2), (2, 3), (3, 2)]
+    results, loaded = in_a_process(path, *feeds)
+    assert equal(results, expected)
+    results, loaded = in_a_process(path, *feeds)
+    assert equal(results, expected) and loaded == []
+
+
 def test_runs_that_a_cached_specialization_cannot_do_use_the_model(tmp_path: Path, folder: Path) -> None:
     path, given, built, session = kept_of("pieces", tmp_path)
     expected = built.run(None, given)

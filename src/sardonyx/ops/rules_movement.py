@@ -162,12 +162,14 @@ def sliced(size: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
         return dims.ceildiv(_not_negative(dims.sub(first, last)), -step)
     length: Dim
     last = _position(end, size)
+    if isinstance(start, int) and start <= -FAR:
+        start = 0
     if last == size and dims.at_least(dims.neg(start), 1):
         length = dims.minimum(size, dims.neg(start))
     elif isinstance(start, int) and isinstance(end, int) and start < end < 0:
         length = _not_negative(dims.minimum(end - start, dims.add(size, end)))
     elif dims.at_least(start, 0):
-        is_from_end = isinstance(end, int) and end < 0
+        is_from_end = isinstance(end, int) and -FAR < end < 0
         length = _not_negative(dims.sub(dims.add(size, end) if is_from_end else last, start))
     else:
         length = _not_negative(dims.sub(last, _position(start, size)))
@@ -182,6 +184,8 @@ def _position(at: Dim, size: Dim) -> Dim:
     """Where a slice begins or ends."""
     if at == size or (isinstance(at, int) and at >= FAR - 1):
         return size
+    if isinstance(at, int) and at <= -FAR:
+        return 0
     if dims.at_least(at, 0):
         return dims.minimum(at, size)
     return dims.maximum(dims.add(size, at), 0) if dims.at_least(dims.neg(at), 1) else None

@@ -135,6 +135,9 @@ class Sizes:
 
     def _atom(self, atom: Atom) -> int:
         if atom.fn:
+            needed = _needed_argument(atom)
+            if needed is not None:
+                return self.number(needed)
             a, b = map(self.number, atom.args)
             return self._row(_FUNCTIONS[atom.fn], a, b)
         if atom not in self._names:
@@ -187,6 +190,14 @@ class Sizes:
             if i in needed and op != Op.NUMBER:
                 needed |= {a, b}
         return needed
+
+
+def _needed_argument(atom: Atom) -> Known | None:
+    """The argument that a minimum or maximum equals, because no size is as large as the other; None if both count."""
+    for one, other in (atom.args, atom.args[::-1]) if atom.fn in ("min", "max") else ():
+        if isinstance(one, int) and (one >= LARGEST if atom.fn == "min" else one <= -LARGEST):
+            return other
+    return None
 
 
 def multiple(size: Expr) -> tuple[Expr, int]:

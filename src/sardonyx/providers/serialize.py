@@ -46,7 +46,11 @@ class Serializer:
 
     def executable(self, executable: Executable) -> Serialized:
         if isinstance(executable, CpuExecutable):
-            return "table", self._with_arrays(*tables.serialize(executable), tables.sources(executable, self._files))
+            plain, arrays = tables.serialize(executable)
+            late = executable.specialized
+            is_alone = late is not None and late.name not in self._deferred
+            plain["specialized"] = self._deferred_plain(late) if late is not None and is_alone else None
+            return "table", self._with_arrays(plain, arrays, tables.sources(executable, self._files))
         if isinstance(executable, Single):
             return "single", self._with_arrays(*programs.serialize(executable.program, self.executable))
         if isinstance(executable, Program):
@@ -54,9 +58,12 @@ class Serializer:
         if isinstance(executable, DeferredExecutable):
             if executable.name in self._deferred:
                 raise NotSerializable("two deferred parts have one name")
-            self._deferred.add(executable.name)
-            return "late", (executable.name, tuple(executable.reads))
+            return "late", self._deferred_plain(executable)
         return "chain", self.chain(executable)
+
+    def _deferred_plain(self, executable: DeferredExecutable) -> tuple[str, tuple[Any, ...]]:
+        self._deferred.add(executable.name)
+        return executable.name, tuple(executable.reads)
 
     def _with_arrays(
         self,
@@ -102,7 +109,9 @@ class Deserializer:
         plain, first, end = plain
         arrays = self._arrays[first:end]
         if kind == "table":
-            made = tables.deserialize(plain, arrays, self._provider)
+            late = plain["specialized"]
+            specialized = None if late is None or self._find is None else self._deferred(late[0], KeyInputs(*late[1]))
+            made = tables.deserialize(plain, arrays, self._provider, specialized)
             if made is None:
                 raise ObjectMissing
             return made
@@ -123,12 +132,21 @@ class Deserializer:
 
 
 def deferred_executables(made: Any) -> Iterator[DeferredExecutable]:
-    """The deferred executables among the parts of a graph and of the bodies that Python calls."""
-    for _, executable in made.compiled:
+    """All that compiles for contents or shapes that runs bring: deferred parts, and what other parts do not run."""
+    for executable in executables(made):
         if isinstance(executable, DeferredExecutable):
             yield executable
-        elif isinstance(executable, Program):
+        elif isinstance(executable, CpuExecutable) and executable.specialized is not None:
+            yield executable.specialized
+
+
+def executables(made: Any) -> Iterator[Executable]:
+    """The executables of a graph's parts, those of bodies that Python calls included."""
+    for _, executable in made.compiled:
+        if isinstance(executable, Program):
             for body in executable.bodies():
-                yield from deferred_executables(body) if hasattr(body, "compiled") else ()
-        elif hasattr(executable, "compiled"):
-            yield from deferred_executables(executable)
+                yield from executables(body) if hasattr(body, "compiled") else ()
+        if hasattr(executable, "compiled"):
+            yield from executables(executable)
+        else:
+            yield executable

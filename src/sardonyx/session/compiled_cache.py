@@ -30,8 +30,8 @@ from sardonyx.ir.graph import Graph, Model, Value
 from sardonyx.ir.types import MapType, SequenceType, TensorType, ValueType
 from sardonyx.partition.chain import Chain
 from sardonyx.partition.provider import Executable, Memory, RunContext, RunsPlanned
-from sardonyx.providers.cpu.runtime.deferred import MAX_SPECIALIZATIONS, SpecializationKey
-from sardonyx.providers.serialize import Deserializer, ObjectMissing, Serializer, deferred_executables
+from sardonyx.providers.cpu.runtime.deferred import MAX_SPECIALIZATIONS, DeferredExecutable, SpecializationKey
+from sardonyx.providers.serialize import Deserializer, ObjectMissing, Serializer, deferred_executables, executables
 from sardonyx.session import array_file, cache_writer, log
 from sardonyx.session.cache_key import SETTLED_NS, CacheKey, key_of
 from sardonyx.session.engine import BuildOptions, Engine
@@ -269,7 +269,7 @@ class SpecializationEntries:
             stored = {"kind": tuple(kind), "defaults": (), "chain": serializer.chain(executable)}
         except NotSerializable:
             return
-        if not any(deferred_executables(executable)):
+        if not any(isinstance(e, DeferredExecutable) for e in executables(executable)):
             array_file.write(self._folder, self._name(kind), stored, serializer.arrays)
 
     def _name(self, kind: SpecializationKey) -> str:

@@ -111,6 +111,8 @@ def first(start: Known, size: Known, step: int) -> Known:
     """The index at which a slice begins; any index if it is empty."""
     if step < 0 and dims.at_least(start, 0):
         return sub(size, 1) if isinstance(start, int) and start >= FAR else minimum(start, sub(size, 1))
+    if isinstance(start, int) and start <= -FAR:
+        return 0
     if dims.at_least(dims.neg(start), 1):
         return maximum(add(size, start), 0) if step > 0 else add(size, start)
     if step > 0 and dims.at_least(start, 0):

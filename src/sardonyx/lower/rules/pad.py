@@ -51,11 +51,11 @@ def pad(low: Lowering, node: Node) -> None:
 
 def _cropped(low: Lowering, x: View, axis: int, before: Known, after: Known) -> tuple[View, Known, Known]:
     """Crop an axis by its negative pads; returns the view and the pads that are not negative."""
-    first, last = (minimum(d, 0) for d in (before, after))
+    first, last = (maximum(sub(0, d), 0) for d in (before, after))
     if first != 0 or last != 0:
-        length = add(x.shape[axis], add(first, last))
+        length = sub(x.shape[axis], add(first, last))
         low.require_least("Pad: more is cropped than the axis has", length, 0)
-        x = views.sliced(x, axis, sub(0, first), length)
+        x = views.sliced(x, axis, first, length)
     return x, maximum(before, 0), maximum(after, 0)
 
 

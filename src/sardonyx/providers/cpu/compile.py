@@ -19,6 +19,7 @@ from sardonyx.providers.cpu.program.analysis import Target
 from sardonyx.providers.cpu.program.constants import content, contents
 from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Unrepresentable
 from sardonyx.providers.cpu.runtime import team
+from sardonyx.providers.cpu.runtime.deferred import DeferredExecutable
 from sardonyx.providers.cpu.runtime.executable import CpuExecutable
 from sardonyx.providers.cpu.runtime.step_table import StepTable
 
@@ -29,7 +30,7 @@ ROUNDS = 8
 """The most rounds of choosing kernels anew, when constants turn out not to be representable in the chosen layouts."""
 
 
-ByShape = Callable[[Part, "CpuProvider"], Executable]
+ByShape = Callable[[Part, "CpuProvider"], DeferredExecutable]
 """Compiles a part for each set of shapes by itself."""
 
 
@@ -48,8 +49,7 @@ def compile_part(part: Part, provider: CpuProvider, by_shape: ByShape, states: S
 def compile_uneven(part: Part, provider: CpuProvider, by_shape: ByShape, states: Sequence[State] = ()) -> CpuExecutable:
     """Compile a part without assuming that sizes are multiples."""
     lowered = _lowered(part, provider, states)
-    otherwise = partial(by_shape, part, provider) if lowered.is_guarded and not states else None
-    return _compiled(part, provider, lowered, by_shape, has_states=bool(states), otherwise=otherwise)
+    return _compiled(part, provider, lowered, by_shape, has_states=bool(states))
 
 
 def _compiled(
@@ -65,6 +65,7 @@ def _compiled(
     unrepresentable: frozenset[object] = frozenset()
     if (folder := knobs.DUMP.get()) is not None:
         dump(lowered.groups, target, folder)
+    has_names = any(not isinstance(d, int) for view in lowered.inputs for d in view.shape)
     for _ in range(ROUNDS):
         steps = steps_for(lowered.groups, target, unrepresentable)
         if knobs.VERIFY.get():
@@ -79,6 +80,8 @@ def _compiled(
             return CpuExecutable(
                 part, table, constants, lowered.views, provider.settings, provider.threads, provider.max_memory,
                 None if has_states else partial(compile_part, part, provider, by_shape), otherwise, provider.arenas,
+                partial(by_shape, part, provider) if has_names and not has_states else None, lowered.is_guarded,
+                provider.said,
             )  # fmt: skip
         except Unrepresentable as first:
             unrepresentable |= {first.identity, *_unrepresentable(_packed(steps), kept)}

@@ -41,6 +41,8 @@ class CpuProvider:
         self.precision, self.max_memory, self.policy = precision, max_memory, policy
         self.threads = min(threads, allowed.threads) if threads else allowed.threads
         self.settings = settings or Settings()
+        self.said: set[str] = set()
+        """Warnings that executables have logged."""
         self._arenas: weakref.ref[Arenas] | None = None
         self._lock = forks.lock()
         self._facts: tuple[Graph, GraphFacts] | None = None

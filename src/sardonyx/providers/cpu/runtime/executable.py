@@ -6,6 +6,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from sardonyx.providers.cpu.memory import guard_pages
 from sardonyx.providers.cpu.memory.allocator import address
 from sardonyx.providers.cpu.runtime import team as runtime_team
 from sardonyx.providers.cpu.runtime.arenas import Arena, Arenas
+from sardonyx.providers.cpu.runtime.deferred import MAX_SPECIALIZATIONS, DeferredExecutable
 from sardonyx.providers.cpu.runtime.plans import SLICE_S, Frame, Plan, Plans, Shape
 from sardonyx.providers.cpu.runtime.team import Settings, Team, team_for, ticks_per_second
 from sardonyx.providers.cpu.runtime.team import now as ticks_now
@@ -63,12 +65,17 @@ class CpuExecutable:
         recompile: Callable[[Sequence[State]], CpuExecutable] | None = None,
         otherwise: Callable[[], Executable] | None = None,
         arenas: Arenas | None = None,
+        by_shape: Callable[[], DeferredExecutable] | None = None,
+        is_guarded: bool = False,
+        said: set[str] | None = None,
     ) -> None:
         """``constants`` are the table's; ``count`` is the most threads of a run; ``arenas`` are the session's.
 
         ``max_memory`` limits the bytes of a run, constants included.
-        ``recompile`` compiles the part with states updated in place; ``otherwise`` compiles it for shapes outside the
-        guards of this one.
+        ``recompile`` compiles the part with states updated in place; ``otherwise`` compiles it for sizes that are no
+        multiples. ``by_shape`` compiles it anew for each set of shapes that this one cannot run: at once if
+        ``is_guarded``, because sizes may select another branch of an If, else after a run on numpy has shown that the
+        shapes are not wrong. ``said`` are the warnings that the session has logged.
         """
         self.part, self.table, self._views, self._max_memory = part, table, views, max_memory
         self._settings, self._threads, self._trim = settings, count, table.trim
@@ -84,7 +91,10 @@ class CpuExecutable:
         self._lock = forks.lock()
         self._recompile, self._otherwise = recompile, otherwise
         self._other: Executable | None = None
-        self._has_warned = False
+        self._by_shape, self.is_guarded = by_shape, is_guarded
+        self._proven: set[tuple[tuple[int, ...], ...]] = set()
+        """Shapes without a plan that numpy has run."""
+        self._said = set() if said is None else said
         self._appending: OrderedDict[tuple[tuple[int, ...], ...], CpuExecutable | None] = OrderedDict()
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
@@ -103,30 +113,44 @@ class CpuExecutable:
             while not self._execute(shape, args, results, context):
                 pass
         except SizesDiffer as why:
-            other = self._for_others()
+            other = self._for_others(shapes)
             if other is not None:
                 return other.run(args, context)
             results = self._without_plan(args, context)
-            if not self._has_warned:
-                self._has_warned = True
-                logging.getLogger("sardonyx").warning("shapes that are not compiled for run on numpy, slowly: %s", why)
+            self._note_unplanned(shapes, why)
             return results
         return results if self._trim is None else self._trim(shape.sizes, results)
 
-    def _for_others(self) -> Executable | None:
-        """The executable for shapes outside the guards of this one."""
-        if self._otherwise is None:
-            return self._other
-        from sardonyx.lower.sizes import Refused
+    def _for_others(self, shapes: tuple[tuple[int, ...], ...]) -> Executable | None:
+        """The executable for shapes that this one cannot run; None if numpy must run them first."""
+        if self._otherwise is not None:
+            from sardonyx.lower.sizes import Refused
 
-        with _compiling:
-            if self._otherwise is not None:
-                try:
-                    self._other = self._otherwise()
-                except (Refused, Unplannable, NotImplemented) as why:
-                    logging.getLogger("sardonyx").info("sizes of another kind are not compiled: %s", why)
-                self._otherwise = None
-        return self._other
+            with _compiling:
+                if self._otherwise is not None:
+                    try:
+                        self._other = self._otherwise()
+                    except (Refused, Unplannable, NotImplemented) as why:
+                        logging.getLogger("sardonyx").info("sizes of another kind are not compiled: %s", why)
+                    self._otherwise = None
+        if self._other is not None:
+            return self._other
+        return self.specialized if self.is_guarded or shapes in self._proven else None
+
+    @cached_property
+    def specialized(self) -> DeferredExecutable | None:
+        """The part compiled for each set of shapes by itself."""
+        return None if self._by_shape is None else self._by_shape()
+
+    def _note_unplanned(self, shapes: tuple[tuple[int, ...], ...], why: SizesDiffer) -> None:
+        """Numpy has run shapes that have no plan: the next run of them is compiled, if there were not too many."""
+        is_compiled = self._by_shape is not None and len(self._proven) < MAX_SPECIALIZATIONS
+        if is_compiled:
+            self._proven.add(shapes)
+        said = "shapes that are not compiled for run on numpy, slowly" + (", once" if is_compiled else "")
+        if said not in self._said:
+            self._said.add(said)
+            logging.getLogger("sardonyx").warning("%s: %s", said, why)
 
     def _run_in_place(self, args: Sequence[Any], context: RunContext) -> list[Any] | None:
         """Run with the context's states appended to in place; None for shapes outside the model's dimensions."""
@@ -360,7 +384,7 @@ class CpuExecutable:
         try:
             return self._memory(self._bind(tuple(tuple(s) for s in shapes), remember=False))
         except SizesDiffer:
-            other = self._for_others()
+            other = self._for_others(tuple(tuple(s) for s in shapes))
             if not isinstance(other, Planned):
                 raise
             return other.memory(shapes)

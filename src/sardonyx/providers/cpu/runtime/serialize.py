@@ -27,6 +27,7 @@ from sardonyx.providers.cpu.runtime.trim import Trim
 if TYPE_CHECKING:
     from sardonyx.lower.groups import Storage
     from sardonyx.providers.cpu.provider import CpuProvider
+    from sardonyx.providers.cpu.runtime.deferred import DeferredExecutable
 
 Array = np.ndarray[Any, Any]
 
@@ -81,8 +82,15 @@ def _source(storage: Storage, files: Mapping[object, int]) -> Source | StreamSou
     return Source.of(storage.tensor, files)
 
 
-def deserialize(plain: dict[str, Any], arrays: Sequence[Array], provider: CpuProvider) -> DeserializedExecutable | None:
-    """None where the object file of one of its kernels is no longer in the cache."""
+def deserialize(
+    plain: dict[str, Any],
+    arrays: Sequence[Array],
+    provider: CpuProvider,
+    specialized: DeferredExecutable | None,
+) -> DeserializedExecutable | None:
+    """None where the object file of one of its kernels is no longer in the cache. ``specialized`` finds what earlier
+    processes compiled for other shapes.
+    """
     linker.natives |= plain["natives"]
     table = SimpleNamespace(**{name: plain[name] for name in PLAIN})
     table.__dict__.update(zip(ARRAYS, arrays, strict=False))
@@ -101,16 +109,18 @@ def deserialize(plain: dict[str, Any], arrays: Sequence[Array], provider: CpuPro
         [dtypes.of_name(name).numpy for name in plain[side]] for side in ("inputs", "outputs")
     )
     table.measure = deserialized(plain["measure"], **table.binding.scope, **named(table.outputs))
-    return DeserializedExecutable(cast(Any, table), list(arrays[len(ARRAYS) :]), provider)
+    return DeserializedExecutable(cast(Any, table), list(arrays[len(ARRAYS) :]), provider, specialized)
 
 
 class DeserializedExecutable(CpuExecutable):
     """Runs a step table without the part's nodes."""
 
-    def __init__(self, table: Any, constants: list[Array], provider: CpuProvider) -> None:
+    def __init__(
+        self, table: Any, constants: list[Array], provider: CpuProvider, specialized: DeferredExecutable | None
+    ) -> None:
         super().__init__(
             cast(Any, None), table, constants, {}, provider.settings, provider.threads, provider.max_memory,
-            arenas=provider.arenas,
+            arenas=provider.arenas, by_shape=None if specialized is None else lambda: specialized, is_guarded=True,
         )  # fmt: skip
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
