@@ -33,6 +33,7 @@ import numpy as np
 
 import sardonyx
 from benchmarks import page
+from benchmarks.compare.cases import Feeds
 from benchmarks.compare.limits import limit_seconds
 from benchmarks.compare.report import ms, percent, table
 from benchmarks.compare.rounds import WARM_RUNS
@@ -139,24 +140,45 @@ def _weights(step: Step, sizes: dict[str, int]) -> float:
     return sum(dims.evaluate(s.elements, sizes) * s.dtype.itemsize for s in storages if s.kind == "constant")
 
 
-def pairs_of(path: Path, precision: str, threads: int, rounds: int) -> list[Pair]:
-    """A run that is timed comes after some that are not, and one that is watched behind it."""
+def session_of(path: Path, precision: str, threads: int) -> sardonyx.InferenceSession:
+    """A session whose parts are compiled here, not taken from a cache of compiled models."""
     options = sardonyx.SessionOptions()
     options.intra_op_num_threads = threads
     # That of a file may be kept from a start before, and built anew when it is watched: weights would be there twice.
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
-    model, providers = path.read_bytes(), ["CPUExecutionProvider"]
-    session = sardonyx.InferenceSession(model, options, providers=providers, precision=precision)
-    feeds = feeds_of(path)
+    return sardonyx.InferenceSession(
+        path.read_bytes(), options, providers=["CPUExecutionProvider"], precision=precision
+    )
+
+
+def watched_run(session: sardonyx.InferenceSession, feeds: Feeds) -> list[Row]:
+    """The steps of one run."""
+    native, names = session._sess, [o.name for o in session.get_outputs()]
+    with watched():
+        native.engine.run(native.prepare(feeds), names, RunContext(record=lambda *_: None))
+    return [row for part in Watch.kept for row in part]
+
+
+def median_rows(path: Path, threads: int, precision: str = "highest") -> tuple[list[Row], dict[str, int]]:
+    """The steps of a warm session, with median times, and how many nodes of which operators run on numpy."""
+    session, feeds = session_of(path, precision, threads), feeds_of(path)
+    for _ in range(WARM_RUNS):
+        session.run(None, feeds)
+    runs = [watched_run(session, feeds) for _ in range(PAIRS)]
+    alike = [rows for rows in runs if len(rows) == len(runs[-1])]
+    rows = [_median_row(step) for step in zip(*alike, strict=True)]
+    return rows, session.explain().counts().get("reference", {})
+
+
+def pairs_of(path: Path, precision: str, threads: int, rounds: int) -> list[Pair]:
+    """A run that is timed comes after some that are not, and one that is watched behind it."""
+    session, feeds, probe = session_of(path, precision, threads), feeds_of(path), probe_here()
     names = [o.name for o in session.get_outputs()]
-    native, probe = session._sess, probe_here()
     for _ in range(WARM_RUNS):
         session.run(names, feeds)
 
     def watch() -> list[Row]:
-        with watched():
-            native.engine.run(native.prepare(feeds), names, RunContext(record=lambda *_: None))
-        return [row for part in Watch.kept for row in part]
+        return watched_run(session, feeds)
 
     def pair() -> Pair:
         for _ in range(STEADY):

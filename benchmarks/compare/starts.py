@@ -27,7 +27,7 @@ def measure_starts(
     deadline: float = math.inf,
     clock: str = "perf_counter",
 ) -> dict[str, Any]:
-    """Medians of each contestant's cold and warm start, taken in turns until the seconds are over.
+    """Each contestant's cold and warm starts, taken in turns until the seconds are over, and their medians.
 
     A start is timed by a clock of Python's `time`; `process_time` adds up what all threads computed.
     """
@@ -50,12 +50,12 @@ def measure_starts(
                         found.setdefault(contestant.name, {}).setdefault(kind, []).append(figures)
                 except (Unavailable, Failed) as why:
                     absent[contestant.name] = str(why)
+    whole = {name: of for name, of in found.items() if name not in absent}
     medians = {
         name: {kind: {key: statistics.median(s[key] for s in starts) for key in FIGURES} for kind, starts in of.items()}
-        for name, of in found.items()
-        if name not in absent
+        for name, of in whole.items()
     }
-    return {"threads": threads, "times": times, "contestants": medians, "absent": absent}
+    return {"threads": threads, "times": times, "contestants": medians, "starts": whole, "absent": absent}
 
 
 def _start(fresh: Process, case: Case, files: Files, contestant: Contestant, clock: str) -> dict[str, float]:

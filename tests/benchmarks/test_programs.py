@@ -61,13 +61,41 @@ def test_feeds_are_drawn_where_none_lie_beside_a_model(models: Path) -> None:
     assert x.shape == (1, 4) and x.dtype == np.float32 and x.any()
 
 
+ARGS = {"threads": 1, "rounds": 2, "seconds": 0.005, "starts": 0, "processor_time": False}
+
+
 def test_a_folder_is_run_and_what_does_not_run_is_named(models: Path) -> None:
     pytest.importorskip("onnxruntime")
-    paths = sorted((models / "models").glob("*.onnx"))
-    args = Namespace(threads=1, rounds=2, seconds=0.005)
-    lines = list(folder.table(paths, args, models))
-    assert [line.split(" | ")[0] for line in lines[2:4]] == ["| net", "| no"] and "not run by both" in lines[3]
-    assert lines[-1].endswith("of 1 are slower than onnxruntime.")
+    args = Namespace(**ARGS)
+    paths = {path.stem: path for path in sorted((models / "models").glob("*.onnx"))}
+    entries = {name: folder.entry_of(path, args, models) for name, path in paths.items()}
+    assert len(entries["net"]["rounds"]["sardonyx"]) == 2 and set(entries["no"]["failed"]) == {
+        "sardonyx",
+        "onnxruntime",
+    }
+    lines = [*folder.head(args), *(folder.row(name, entry, args) for name, entry in entries.items())]
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| net", "| no"] and "not run by both" in lines[3]
+    assert len({line.count("|") for line in lines}) == 1
+    assert list(folder.summary(entries))[-1].endswith("of 1 are slower than onnxruntime.")
+
+
+def test_starts_of_a_folder(models: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    args = Namespace(**ARGS | {"rounds": 0, "starts": 1})
+    entry = folder.entry_of(models / "models" / "net.onnx", args, models)
+    assert entry["starts"]["sardonyx"]["cold"][0]["open_s"] > 0 and not entry["failed"]
+    lines = [*folder.head(args), folder.row("net", entry, args)]
+    assert len({line.count("|") for line in lines}) == 1
+    assert next(folder.summary({"net": entry})).startswith("First start: at most ")
+
+
+def test_slow_models_are_shown_with_their_steps(models: Path) -> None:
+    paths = {"net": models / "models" / "net.onnx"}
+    slow = {"rounds": {"sardonyx": [2.0, 2.0], "onnxruntime": [1.0, 1.0]}, "starts": {}, "failed": {}}
+    lines = list(folder.slow(paths, {"net": slow}, threads=1))
+    assert lines[0] == "## net: 0.50 [0.50, 0.50] times as fast as onnxruntime" and "gemm" in "".join(lines)
+    fast = {**slow, "rounds": {"sardonyx": [1.0], "onnxruntime": [2.0]}}
+    assert not list(folder.slow(paths, {"net": fast}, threads=1))
 
 
 def test_a_page_says_where_it_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

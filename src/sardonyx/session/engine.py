@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sardonyx.errors import Fail, InvalidArgument
+from sardonyx.forks import cached_property
 from sardonyx.interpret.context import Held
 from sardonyx.ir import dims
 from sardonyx.ir.graph import Model, Value
@@ -76,9 +77,6 @@ class Engine:
         """Memory that is held before a run: weights, and constants made by the build."""
         self.model, self.inputs, self.outputs, self.phases = model, inputs, outputs, phases
         self.overridable = [v for v in model.graph.inputs if v.overridable]
-        shapes = [(v.name, v.shape or ()) for v in inputs]
-        self._named_dims = [(name, shape) for name, shape in shapes if any(isinstance(d, str) for d in shape)]
-        """The shapes of inputs with dimensions that have names."""
         self._explanation = explanation
         self.parts = parts
         self._positions = {name: i for i, name in enumerate(model.graph.output_names)}
@@ -129,6 +127,12 @@ class Engine:
                 if isinstance(dim, str) and sizes.setdefault(dim, size) != size and dims.known(dim) is not None:
                     return True
         return False
+
+    @cached_property
+    def _named_dims(self) -> list[tuple[str, tuple[Any, ...]]]:
+        """The shapes of inputs with dimensions that have names."""
+        shapes = [(v.name, tuple(v.shape or ())) for v in self.inputs]
+        return [(name, shape) for name, shape in shapes if any(isinstance(d, str) for d in shape)]
 
     def _default(self, i: int) -> Any:
         if i not in self._defaults:

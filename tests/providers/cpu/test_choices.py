@@ -45,6 +45,8 @@ TEXTS = {
         { z = Conv(x, w) t = Relu(z) y = Conv<pads = [1, 1, 1, 1], group = 96>(t, w2) }""",
     "grouped": """g (float[1, 12, 9, 11] x, float[16, 3, 3, 3] w) => (float[1, 16, 7, 9] y)
         { y = Conv<group = 4>(x, w) }""",
+    "windows": "g (float[1, 1, 900] x, float[32, 1, 7] w) => (float[1, 32, 224] y) { y = Conv<strides = [4]>(x, w) }",
+    "sampled": "g (float[2, 20, 7, 9] x, float[2, 5, 6, 2] r) => (float[2, 20, 5, 6] y) { y = GridSample(x, r) }",
     "sequence": "g (float[1, 24, n] x, float[32, 24, 3] w) => (float[1, 32, m] y) { y = Conv(x, w) }",
     "pool": """g (float[1, 20, 12, 13] x, float[32, 20, 1, 1] w) => (float[1, 32, 6, 6] y)
         { z = Conv(x, w) y = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(z) }""",
@@ -122,7 +124,8 @@ REACHED = {
     },
     "skylake-avx512": {
         "conv.stem", "conv.dot_product", "conv.winograd_nhwc", "conv.winograd_nchw", "conv.nhwc", "conv.depthwise_nhwc",
-        "conv.depthwise_nchw", "conv.pointwise_nchw", "conv.im2col", "conv.direct", "image.pool_nhwc", "gemm.swapped",
+        "conv.strided_windows", "gemm.swapped", "image.grid_sample_nhwc", "image.grid_sample",
+        "conv.depthwise_nchw", "conv.pointwise_nchw", "conv.im2col", "conv.direct", "image.pool_nhwc",
         "image.pool_nchw", "loops.interleave", "loops.copy", "loops.loop",
     },
 }  # fmt: skip

@@ -120,6 +120,34 @@ def test_grid_sample_of_volumes(mode: str, cpu: str | None) -> None:
           cpu=cpu, checked=True, given=[x, grid])  # fmt: skip
 
 
+@pytest.mark.parametrize("cpu", ["x86-64", "haswell", "skylake-avx512", "neoverse-n1"])
+@pytest.mark.parametrize(("mode", "padding"), [("linear", "zeros"), ("linear", "reflection"), ("cubic", "border")])
+def test_grid_sample_of_many_channels(mode: str, padding: str, cpu: str) -> None:
+    """Channels along the lanes; the second image's are adjacent already. Padding is 0 next to infinities too."""
+    rng = np.random.default_rng(3)
+    x, grid = rng.standard_normal((2, 19, 5, 7)).astype("f"), rng.uniform(-1.6, 1.6, (2, 41, 2, 2)).astype("f")
+    x[0, 3, 0, 0], x[1, 18, 4, 6], grid[0, 0, 0] = np.inf, np.nan, np.nan
+    sample = f'GridSample<mode = "{mode}", padding_mode = "{padding}">'
+    types = "float[n,19,h,w] x, float[n,p,q,2] g", "float[n,19,p,q] y"
+    assert any(step.spec.name == "grid_sample_nhwc" for step in Compiled(f"y = {sample}(x, g)", *types, cpu).steps)
+    check(f"y = {sample}(x, g)", *types, cpu=cpu, checked=True, given=[x, grid])
+    if padding == "zeros":
+        body = f"t = Transpose<perm = [0, 3, 1, 2]>(x) a = {sample}(t, g) y = Mul(a, a)"
+        nhwc = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+        check(body, "float[n,h,w,19] x, float[n,p,q,2] g", types[1], cpu=cpu, checked=True, given=[nhwc, grid])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "double"])
+def test_grid_sample_of_many_channels_of_other_types(dtype: str) -> None:
+    body = 'y = GridSample<mode = "linear">(x, g)'
+    check(body, f"{dtype}[2,24,4,5,6] x, {dtype}[2,3,4,5,3] g", f"{dtype}[2,24,3,4,5] y", checked=True)
+
+
+def test_few_points_of_a_large_image() -> None:
+    types = "float[1,32,64,64] x, float[1,3,4,2] g", "float[1,32,3,4] y"
+    assert all(step.spec.name != "grid_sample_nhwc" for step in Compiled("y = GridSample(x, g)", *types).steps)
+
+
 def test_the_epilogue_is_part_of_the_kernel() -> None:
     body = "a = GridSample(x, g) y = Relu(a)"
     types = "float[1,2,5,6] x, float[1,3,4,2] g", "float[1,2,3,4] y"

@@ -64,7 +64,7 @@ from sardonyx.providers.cpu.kernels.conv import (
 from sardonyx.providers.cpu.kernels.conv import int8_slices as conv_int8_slices
 from sardonyx.providers.cpu.kernels.gemm import amx, contraction, int8_slices, swapped
 from sardonyx.providers.cpu.kernels.gemm.contraction import problem_of
-from sardonyx.providers.cpu.kernels.image import grid_sample, pool_nchw, pool_nhwc, resize, roi_align
+from sardonyx.providers.cpu.kernels.image import grid_sample, grid_sample_nhwc, pool_nchw, pool_nhwc, resize, roi_align
 from sardonyx.providers.cpu.kernels.index import cumulative_sum, gather, nms, nonzero, scatter, top_k, unique
 from sardonyx.providers.cpu.kernels.loops import copy, fill, interleave, loop, random_stream
 from sardonyx.providers.cpu.kernels.quantized import conv as quantized_conv
@@ -151,7 +151,10 @@ VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
     Forest: (Variant("trees.forest", forest.steps),),
     Gather: (Variant("index.gather", gather.steps),),
     GatherElements: (Variant("index.gather_elements", gather.gather_elements_steps),),
-    GridSample: (Variant("image.grid_sample", grid_sample.steps),),
+    GridSample: (
+        Variant("image.grid_sample_nhwc", grid_sample_nhwc.steps, grid_sample_nhwc.supports, grid_sample_nhwc.pays),
+        Variant("image.grid_sample", grid_sample.steps),
+    ),
     IntegerConvolution: (Variant("quantized.conv", quantized_conv.steps),),
     LinearAttention: (Variant("attention.linear", linear.steps),),
     Loop: (

@@ -16,13 +16,13 @@ from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
-from sardonyx.lower.groups import GridSample
+from sardonyx.lower.groups import GridSample, View
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, EpilogueArgs
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat, named
-from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.language.dsl import Definition, Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.steps import Ref, Step
@@ -50,12 +50,20 @@ class GridSampleConfig:
         return self.count * BLOCK * (8 + self.work.bits // 8)
 
 
-def steps(group: GridSample, analysis: Analysis) -> list[Step]:
-    x, box = group.x, group.box
+def config_of(group: GridSample) -> GridSampleConfig:
     taps = tuple(v.shape[0] for v in group.indices if isinstance(v.shape[0], int))
+    return GridSampleConfig(group.x.dtype, register_dtype(group.epilogue.operands[0]), taps, bool(group.weights))
+
+
+def steps(group: GridSample, analysis: Analysis) -> list[Step]:
+    return [sampling_step(group, group.x, grid_sample, config_of(group).scratch_nbytes)]
+
+
+def sampling_step(group: GridSample, x: View, kernel: Definition, scratch_nbytes: int) -> Step:
+    """The step that samples an image, the group's own or a copy of it, by one of the kernels."""
+    box, config = group.box, config_of(group)
     if not all(views.is_dense(v) for v in (*group.indices, *group.weights)):
         raise NotImplemented("sampling positions that are not contiguous", where=group.nodes[0].label)
-    config = GridSampleConfig(x.dtype, register_dtype(group.epilogue.operands[0]), taps, bool(group.weights))
     extra, outputs = ([Matrix.of(v) for v in seen] for seen in (group.extra, group.outputs))
     epilogue, operands = Epilogue.over(group.epilogue, extra, outputs, box[2], 1)
     batch, channels, points = box
@@ -65,8 +73,8 @@ def steps(group: GridSample, analysis: Analysis) -> list[Step]:
     )  # fmt: skip
     flops = dims.known(dims.product((2 * config.count, *box))) or 0
     nbytes = dims.known(dims.product((x.dtype.bits // 8, *box))) or 0
-    spec = grid_sample(config=config, epilogue=epilogue)
-    return [Step(spec, flat(args=args), epilogue.writes, group.nodes, config.scratch_nbytes, flops, nbytes)]
+    spec = kernel(config=config, epilogue=epilogue)
+    return Step(spec, flat(args=args), epilogue.writes, group.nodes, scratch_nbytes, flops, nbytes)
 
 
 @dataclass(frozen=True)
@@ -87,7 +95,7 @@ class GridSampleArgs(Arguments[M, N]):
     epilogue: EpilogueArgs[M, N]
 
 
-def _params(config: GridSampleConfig, epilogue: Epilogue) -> Params:
+def params(config: GridSampleConfig, epilogue: Epilogue) -> Params:
     axes = len(config.taps)
     indices, weights = (Memory(i64),) * axes, (Memory(config.work),) * axes if config.is_weighted else ()
     return {"args": GridSampleArgs[Memory, DType](
@@ -95,7 +103,7 @@ def _params(config: GridSampleConfig, epilogue: Epilogue) -> Params:
     )}  # fmt: skip
 
 
-@kernel(_params)
+@kernel(params)
 def grid_sample(k: Kernel, args: GridSampleArgs[Buf, Val], *, config: GridSampleConfig, epilogue: Epilogue) -> None:
     batch, points = args.batch, args.points
     blocks = ceil_div(points, BLOCK)
@@ -105,7 +113,7 @@ def grid_sample(k: Kernel, args: GridSampleArgs[Buf, Val], *, config: GridSample
     with k.share(batch * blocks) as at:
         image, first = at // blocks, at % blocks * BLOCK
         count = k.min(points - first, BLOCK)
-        _compute_taps(k, config, args, image * points + first, batch * points, count, places, weights)
+        compute_taps(k, config, args, image * points + first, batch * points, count, places, weights)
         finish = BoundEpilogue(k, epilogue, args.epilogue, points, [image])
         start = args.x.at(image * args.x_b)
         with k.loop(0, args.channels) as channel:
@@ -115,7 +123,7 @@ def grid_sample(k: Kernel, args: GridSampleArgs[Buf, Val], *, config: GridSample
                 finish.put(channel, outputs, _sampled(k, config, source, places, weights, t))
 
 
-def _compute_taps(
+def compute_taps(
     k: Kernel,
     config: GridSampleConfig,
     args: GridSampleArgs[Buf, Val],
