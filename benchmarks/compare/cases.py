@@ -75,6 +75,7 @@ CASES = (
     *map(Case.of, ("resnet50", "mobilenetv2", "efficientnet-b0", "convnext-tiny", "yolov8n", "shufflenetv2")),
     *map(Case.of, ("densenet121", "squeezenet", "inception-v2", "vgg16", "inception-v1", "shufflenet")),
     *map(Case.of, ("alexnet", "zfnet512", "vgg19", "resnet50-caffe2")),
+    *map(Case.of, ("fading-convnet", "fading-transformer")),
 )
 """In the order in which a short budget is spent."""
 

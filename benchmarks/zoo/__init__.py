@@ -2,5 +2,5 @@
 
 ``python -m benchmarks.zoo timed`` writes what ``benchmarks.compare`` times, ``python -m benchmarks.zoo exported`` what
 ``benchmarks.optimizer`` counts. Most families need torch and transformers (the `bench` extra); ``light``,
-``open_shapes`` and ``trained`` do not.
+``fading``, ``open_shapes`` and ``trained`` do not.
 """

@@ -5,10 +5,11 @@ finds anything to leave out; batch and sequence are free in their files. Nets fo
 published size. Their weights are scaled layer by layer until activations have unit size, as trained ones do: numbers
 that die out or grow end as denormals or infinities, with which arithmetic takes times of its own. Torch's TorchScript
 exporter writes at opset 17; `--exporter dynamo` takes its other one, at opset 18, which needs onnxscript and is slower.
-Nets of light.py need no torch, and are the same with `--small`.
+Nets of light.py and fading.py need no torch, and those of light.py are the same with `--small`. Those of fading.py are
+the exception to activations of unit size: theirs fade, layer by layer.
 
-Beside the models lie the feeds of each case, and what torch answers to them (for nets of light.py, onnxruntime; for
-models of a folder, what lies there). Files that exist are kept.
+Beside the models lie the feeds of each case, and what torch answers to them (for nets of light.py and fading.py,
+onnxruntime; for models of a folder, what lies there). Files that exist are kept.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 
 from benchmarks.compare.cases import CASES, FOLDER, Case, Feeds, store
 from benchmarks.zoo import light
+from benchmarks.zoo.fading import FADING
 from benchmarks.zoo.trained import answers, plain_session, take_over
 
 SEED = 0
@@ -126,15 +128,19 @@ def build(name: str, small: bool, exporter: str, threads: int, out: Path) -> str
     return told(path, f"by {exporter}", start)
 
 
-def build_light(name: str, out: Path) -> str:
-    """Write a net of the onnx package and its case."""
+def build_without_torch(name: str, small: bool, out: Path) -> str:
+    """Write a net of the onnx package, or one that fades, and its case."""
     start = time.perf_counter()
     path = out / f"{name}.onnx"
     part = path.with_suffix(".part.onnx")
-    feeds = light.build(name, part, SEED)
+    if name in FADING:
+        model, feeds = FADING[name](small)
+        part.write_bytes(model)
+    else:
+        feeds = light.build(name, part, SEED)
     part.replace(path)
     store(Case.of(name).feeds(out), **{"in": feeds, "told": answers(plain_session(path), feeds)})
-    return told(path, "of the onnx package", start)
+    return told(path, "of one seed" if name in FADING else "of the onnx package", start)
 
 
 def told(path: Path, origin: str, start: float) -> str:
@@ -170,8 +176,8 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
         if name in there:
             return take_over, args.shared / f"{name}.onnx", args.out
         return (
-            (build_light, name, args.out)
-            if name in light.LIGHT
+            (build_without_torch, name, args.small, args.out)
+            if name in light.LIGHT or name in FADING
             else (build, name, args.small, args.exporter, threads, args.out)
         )
 

@@ -15,6 +15,7 @@ from benchmarks.compare import cases, reference
 from benchmarks.compare.cases import CASES, Case
 from benchmarks.compare.reference import Wide
 from benchmarks.zoo import light, trained
+from benchmarks.zoo.fading import FADING
 from sardonyx.interpret.context import RunContext
 
 RNG = np.random.default_rng(11)
@@ -38,6 +39,15 @@ def test_light_nets_keep_activations_near_one(tmp_path: Path) -> None:
 def test_every_light_net_is_a_case() -> None:
     assert set(light.LIGHT) <= {case.name for case in CASES}
     assert all((light.FILES / f"{file}.onnx").exists() for file in light.LIGHT.values())
+
+
+@pytest.mark.parametrize("name", FADING)
+def test_fading_nets_end_as_next_to_nothing(name: str, tmp_path: Path) -> None:
+    assert name in {case.name for case in CASES}
+    model, feeds = FADING[name](True)
+    (tmp_path / "net.onnx").write_bytes(model)
+    (answer,) = Wide(tmp_path / "net.onnx").run(feeds, RunContext()).values()
+    assert 1e-38 < np.abs(answer).mean() < 1e-32
 
 
 @pytest.fixture

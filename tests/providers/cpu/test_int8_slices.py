@@ -227,7 +227,9 @@ def test_slices_add_up_to_the_numbers(seed: int, rows: int, depth: int, spread: 
     last = y[usual.size :].reshape(tiles, steps, 1, 16, int8_slices.STEP)
     each = np.repeat(np.arange(k_blocks), k_block)[:steps]
     all_ = np.concatenate((usual, np.where(fourth[:, each, None, None, None], last, 0)), axis=2)
-    values = (all_ * 256.0 ** -np.arange(count + 1)[:, None, None]).sum(axis=2) * scales[:, each, :, None]
+    values = (all_ * 256.0 ** -np.arange(count + 1)[:, None, None]).sum(axis=2) * (scales / int8_slices.BALANCE)[
+        :, each, :, None
+    ]
     found = values.transpose(0, 2, 1, 3).reshape(tiles * 16, -1)[:rows, :depth]
     for i, first in enumerate(range(0, depth, k_block * int8_slices.STEP)):
         part = x[:, first : first + k_block * int8_slices.STEP].astype(np.float64)

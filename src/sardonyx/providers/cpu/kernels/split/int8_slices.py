@@ -8,14 +8,20 @@ numbers of a block have similar magnitudes, results are as accurate as those of 
     A   [m / 16][k / 64][slice][16 rows][64 k], then fourth slices [m / 16][k / 64][16 rows][64 k]
     B   [n / 32][k / 64][slice][2][16 fours of k][16 columns][4], then the scales [n / 32][K-block][32]
 
+**Tiny numbers.** Before it is sliced, a K-block is multiplied by the power of two that brings its largest number to
+between 1 and 2, so that nothing becomes a denormal on the way; only the scale says how small the numbers were. Scales
+of A are kept ``BALANCE`` times too large and those of B as much too small, so that the scale of a block of denormals is
+not itself one. A network whose activations fade, down to the smallest denormal, thus has slices in every layer.
+
 **Outliers.** A number much larger than the rest of its block would take precision away from the others. Where the
 largest number of a K-block of A exceeds ``FOURTH_RATIO`` times the mean magnitude of the others (zeros excluded), its
 16 rows get a fourth slice, which costs one more product; the ``fourth`` flags tell which. Constants with outliers in
 their columns, with rows much smaller than the others, or with K-blocks that are half zeros are not sliced
 (``Unrepresentable``).
 
-**Representable range.** Infinities, blocks whose largest number is extremely large or small, and outliers too large
-even for four slices (``MAX_RATIO``) set a flag for their 16 rows and K-block; the GEMM recomputes these in f32.
+**Representable range.** Infinities, NaN, blocks with an extremely large number, and outliers too large even for four
+slices (``MAX_RATIO``) set a flag for their 16 rows and K-block; the GEMM recomputes these in f32. A constant has no
+block whose largest number is extremely small, either.
 """
 
 from __future__ import annotations
@@ -62,11 +68,14 @@ MAX_ROW_RATIO = 16.0
 
 _TOP = {i8: 127.49 * 65536, u8: 255.49 * 65536}
 """The largest number of a K-block in units of its last slice, by the type of leading slices."""
-_LEAST, _MOST = 2.0**-60, 2.0**60
-"""Range of the largest number of a K-block: its square must be a float."""
-_ABS = 0x7FFF_FFFF
-_LOW, _RANGE = (int(np.float32(x).view(np.uint32)) for x in (_LEAST, _MOST))
-_RANGE -= _LOW
+_LEAST, _MOST = (int(np.float32(x).view(np.uint32)) for x in (2.0**-60, 2.0**60))
+"""Range of the largest number of a K-block, as bits: the square of a constant's must be a float, as must the sum of a
+K-block times a scale of A."""
+BALANCE = 2.0**32
+"""The factor by which scales of A are too large, and those of B too small. That of the smallest denormal is then a
+normal number, and so is that of the smallest constant."""
+_ABS, _EXPONENT, _SMALLEST_NORMAL = 0x7FFF_FFFF, 0x7F80_0000, 0x0080_0000
+_ONE = 0x3F80_0000
 
 
 def block_steps(depth: int) -> int:
@@ -76,20 +85,24 @@ def block_steps(depth: int) -> int:
 
 def has_no_scale(largest: Val) -> Val:
     """Whether K-blocks with these largest numbers, as bits, have no scale."""
-    return (largest - _LOW >= _RANGE) & largest.ne(0)
+    return largest >= _MOST
 
 
 class Scale:
     """Slices the numbers of a K-block, or of one in each lane, given the bits of its largest number."""
 
-    def __init__(self, k: Kernel, largest: Val, first: DType = i8) -> None:
+    def __init__(self, k: Kernel, largest: Val, first: DType = i8, balance: float = BALANCE) -> None:
         """``first``: the type of leading slices, unsigned if no number is negative."""
         self.k = k
-        size = k.bitcast(k.select(largest.eq(0) | has_no_scale(largest), 0x3F80_0000, largest), f32)
-        self.unit = size * (1 / _TOP[first])
+        bits = k.select(largest.eq(0) | has_no_scale(largest), _ONE, largest)
+        power = k.max(bits & _EXPONENT, _SMALLEST_NORMAL)
+        """The power of two at or below the largest number, as bits."""
+        self.lift = k.bitcast(2 * _ONE - power, f32)
+        """Its reciprocal."""
+        self.unit = k.bitcast(bits, f32) * self.lift * (1 / _TOP[first])
         self.inverse = 1.0 / self.unit
-        self.value = k.select(largest.eq(0), 0.0, self.unit * 65536.0)
-        """The value of a leading slice of 1."""
+        self.value = k.select(largest.eq(0), 0.0, self.unit * (65536.0 * balance) * k.bitcast(power, f32))
+        """The value of a leading slice of 1, times ``balance``."""
 
     def words(self, v: Val, *, has_fourth: bool = False) -> Val:
         """The slices of numbers as the bytes of 32-bit words, the last slice in the lowest byte: three slices, or four.
@@ -97,7 +110,9 @@ class Scale:
         The quotient is correctly rounded: an error of the inverse would be common to all numbers of a K-block.
         """
         k, lanes = self.k, v.lanes
-        unit, inverse = (x if x.lanes == lanes else k.splat(x, lanes) for x in (self.unit, self.inverse))
+        given = self.unit, self.inverse, self.lift
+        unit, inverse, lift = (x if x.lanes == lanes else k.splat(x, lanes) for x in given)
+        v = v * lift
         about = v * inverse
         rounded = k.rint(k.fma(k.fma(-about, unit, v), inverse, about))
         last, half = k.to_i32(rounded), 0x8080
@@ -270,9 +285,10 @@ def pack_int8_slices(
             count.set(count.get() + k.cast(v.ne(0.0), i32))
         limit = k.sqrt(squares.get() / k.splat(k.cast(deep, f32), HALF)) * MAX_CREST
         is_full = count.get().eq(0) | (count.get() * 2 >= k.splat(k.cast(deep, i32), HALF))
-        is_kept = ~has_no_scale(largest.get()) & (k.bitcast(largest.get(), f32) <= limit) & is_full
+        is_usual = (largest.get() - _LEAST < _MOST - _LEAST) | largest.get().eq(0)
+        is_kept = is_usual & (k.bitcast(largest.get(), f32) <= limit) & is_full
         flags.store(at, k.cast((~is_kept).any(), i32))
-        scale = Scale(k, largest.get())
+        scale = Scale(k, largest.get(), balance=1 / BALANCE)
         scales.store((side // 2 * k_blocks + at % k_blocks) * PANEL + side % 2 * HALF, scale.value)
         to = y.at((side // 2 * steps + first) * (SLICES * 2 * TILE) + side % 2 * TILE).as_type(u32)
         with k.loop(0, k.min(k_block, steps - first) * HALF) as four:
@@ -299,7 +315,7 @@ def load_column(k: Kernel, b: Buf, scales: Buf, steps: Val, k_block: Val, left: 
     for index in reversed(range(SLICES)):
         bits = words.load(index * 2 * TILE // 4, HALF) << k.splat(k.cast(24 - j % 4 * 8, i32), HALF)
         value = value * (1 / 256) + k.cast(bits >> 24, f32)
-    return value * scales.load((panel * k_blocks + step // k_block) * PANEL + half * HALF, HALF)
+    return value * (scales.load((panel * k_blocks + step // k_block) * PANEL + half * HALF, HALF) * BALANCE)
 
 
 # -- what contractions ask for
