@@ -169,10 +169,30 @@ def test_special_numbers(where: str, precision: str) -> None:
         assert (abs(got[there] - exact[there]) <= ELEMENT[precision] * min(size, 4) + 2e-6 * abs(exact[there])).all()
 
 
-def test_values_below_all_that_tiles_carry() -> None:
-    problem = Problem(Case("", rows=20, keys=30))
-    problem.v = problem.v * np.float32(1e-39)
-    problem.check(problem.run("medium"), "highest")
+@pytest.mark.parametrize("precision", TERMS)
+@pytest.mark.parametrize("faded", [1e-20, 1e-32, 1e-37, 1e-40])
+@pytest.mark.parametrize("where", ["q", "k", "v", "qkv"])
+def test_operands_that_have_faded(where: str, faded: float, precision: str) -> None:
+    """One head's, or rather the second one's: tiles carry what they are multiplied by a power of two."""
+    problem = Problem(Case("", rows=40, keys=KEYS + 9, width=40, value_width=40, batch=1, mask="rows"))
+    for name in where:
+        getattr(problem, name)[0, 1] *= np.float32(faded)
+    got, exact = problem.run(precision, checked=precision == "high"), problem.exact()
+    for head in range(2):
+        error = np.linalg.norm(got[0, head].astype(np.float64) - exact[0, head])
+        few_bits = 2 * float(LEAST) * math.sqrt(exact[0, head].size)
+        assert error <= WHOLE[precision] * np.linalg.norm(exact[0, head]) + few_bits
+        if precision == "medium" and faded > 1e-38:  # a single term, so not in f32
+            assert error >= 1e-4 * np.linalg.norm(exact[0, head])
+
+
+def test_rows_that_fade_within_a_block() -> None:
+    problem = Problem(Case("", rows=40, keys=45, width=40, value_width=40, batch=1))
+    fading = np.geomspace(1, 1e-37, 45, dtype=np.float32)[:, None]
+    problem.q *= fading[:40]
+    problem.k *= fading
+    problem.v *= fading[::-1]
+    problem.check(problem.run("highest"), "highest")
 
 
 def test_masks_of_the_lowest_float() -> None:

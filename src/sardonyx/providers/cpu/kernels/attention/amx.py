@@ -19,8 +19,11 @@ softmax of a block, the operands of the next block and the outputs of this one a
 If the consumer is a matrix product, results are stored packed for it (``gemm.packed_epilogue``), with a flag for each
 row and head.
 
-**f32 fallback.** Masks are added to f32 scores and never become bf16. If q, k or v has numbers that bf16 terms cannot
-represent (``split``), the products of that block of rows are computed in f32.
+**Tiny numbers.** If the keys or the values of a head, or a block of rows, have numbers too small for bf16 terms, they
+are split again, multiplied by a power of two; the products are multiplied by its reciprocal.
+
+**f32 fallback.** Masks are added to f32 scores and never become bf16. If q, k or v has other numbers that bf16 terms
+cannot represent (``split``), the products of that block of rows are computed in f32.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sardonyx.providers.cpu.kernels.attention.amx_head import KEYS, AmxHead, paired_words
+from sardonyx.providers.cpu.kernels.attention.amx_head import KEYS, AmxHead, Lifted, largest_of, paired_words
 from sardonyx.providers.cpu.kernels.attention.config import softmax_exp
 from sardonyx.providers.cpu.kernels.gemm.macro_tile import MICRO_TILE
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import TERM_STRIDE, place_of, store_step
@@ -17,6 +17,7 @@ from sardonyx.providers.cpu.kernels.split.bf16 import (
     STEP,
     TILE,
     is_representable,
+    reciprocal,
     representable_below,
     step_elements,
 )
@@ -26,7 +27,7 @@ from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import (
     multiply,
     zeroed_sums,
 )
-from sardonyx.providers.cpu.language.values import Buf, Val, f32, u32
+from sardonyx.providers.cpu.language.values import Buf, Val, Var, f32, u32
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
 
 SMALL = representable_below(2.0**40)
@@ -58,22 +59,30 @@ class QueryBlock:
         self.k, self.first, self.high = k, first, k.min(rows - first, PANEL)
         self.rows_at = head.rows_of(b, h, first)
         self.b, self.h = b, h
-        magnitude = k.var(head.magnitude.get())
-        words_at = head.q.as_type(u32)
-        with k.loop(0, self.high) as r, k.loop(0, head.steps) as step:
-            row = self.rows_at.at(r * n.q_strides.s + step * STEP)
-            masks = head.masks(head.width, step * STEP)
-            left, right = (row.load(i * HALF, HALF, mask) * n.scale for i, mask in enumerate(masks))
-            for term, words in enumerate(paired_words(k, left, right, head.terms, magnitude)):
-                words_at.store(step * (head.size // 2) + term * TILE + r * HALF, words)
-        self.needs_fallback = ~is_representable(magnitude.get())
-        self.is_small = magnitude.get().max() < SMALL
+        self.lifted = Lifted(k)
+        self.lifted.split(
+            self._split_rows,
+            lambda: largest_of(k, self.high, lambda r: self.rows_at.at(r * n.q_strides.s), head.width, n.scale),
+        )
+        magnitude = k.max(self.lifted.magnitude, head.magnitude)
+        self.needs_fallback = ~is_representable(magnitude)
+        self.is_small = magnitude.max() < SMALL
         with k.loop(0, head.panels * MICRO_TILE, HALF) as i:
             head.out_sums.store(i, k.zeros(f32, HALF))
         with k.loop(0, self.high) as r:
             head.total.store(r * HALF, k.zeros(f32, HALF))
         for half in range(2):
             head.row_max.store(half * HALF, k.const(-math.inf, f32, HALF))
+
+    def _split_rows(self, magnitude: Var) -> None:
+        k, head, n = self.k, self.head, self.head.args
+        words_at, factor = head.q.as_type(u32), n.scale * self.lifted.by
+        with k.loop(0, self.high) as r, k.loop(0, head.steps) as step:
+            row = self.rows_at.at(r * n.q_strides.s + step * STEP)
+            masks = head.masks(head.width, step * STEP)
+            left, right = (row.load(i * HALF, HALF, mask) * factor for i, mask in enumerate(masks))
+            for term, words in enumerate(paired_words(k, left, right, head.terms, magnitude)):
+                words_at.store(step * (head.size // 2) + term * TILE + r * HALF, words)
 
     def _multiply(self, a: Buf, b: Buf, steps: Val, to: Buf, stride: int) -> None:
         """A micro-tile product, stored in rows ``stride`` elements apart."""
@@ -84,11 +93,19 @@ class QueryBlock:
         ):
             multiply(tiles, a.at(half * TILE), b, steps, terms, SCHEDULES[terms])
 
+    def _lower(self, sums: Buf, elements: Val, lifted: Sequence[Lifted]) -> None:
+        """Undo the lifts of the operands of products."""
+        k = self.k
+        for one in lifted:
+            with k.when(one.by.ne(1.0), likely=False), k.loop(0, elements, HALF) as i:
+                sums.store(i, sums.load(i, HALF) * reciprocal(k, one.by))
+
     def scores(self, start: Val, count: Val) -> None:
         k, head = self.k, self.head
         with k.loop(0, ceil_div(count, PANEL)) as panel:
             b = head.keys_tiled.at((start // PANEL + panel) * head.steps * head.size)
             self._multiply(head.q, b, head.steps, head.scores.at(panel * PANEL), KEYS)
+        self._lower(head.scores, self.high * KEYS, (self.lifted, head.lifted_keys))
         with k.when(self.needs_fallback, likely=False), k.loop(0, self.high) as r, k.loop(0, count) as j:
             row, key = (
                 self.rows_at.at(r * head.args.q_strides.s),
@@ -154,6 +171,7 @@ class QueryBlock:
         with k.loop(0, head.panels) as panel:
             b = head.values_tiled.at((panel * head.key_steps + start // STEP) * head.size)
             self._multiply(head.p, b, ceil_div(count, STEP), product, PANEL)
+            self._lower(product, self.high * PANEL, (head.lifted_values,))
             with k.when(self.needs_fallback, likely=False):
                 self._accumulate_f32(start, count, panel * PANEL)
             out_sums = head.out_sums.at(panel * MICRO_TILE)

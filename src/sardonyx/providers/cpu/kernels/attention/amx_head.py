@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
@@ -14,19 +16,21 @@ from sardonyx.providers.cpu.kernels.split.bf16 import (
     PANEL,
     STEP,
     TILE,
+    is_representable,
+    lift_of,
     split_terms,
     step_elements,
 )
 from sardonyx.providers.cpu.language.amx import Tiles
 from sardonyx.providers.cpu.language.dsl import Kernel
-from sardonyx.providers.cpu.language.values import Buf, Val, Var, bf16, f32, i8, u32
+from sardonyx.providers.cpu.language.values import Buf, Val, Var, bf16, f32, i8, i64, u32
 from sardonyx.providers.cpu.program.sizes import expressible
 
 KEYS = 128
 """Keys of a block: 16 KiB of scores and 8 KiB of each term of p fit L1 together."""
 _PER_ROW = HALF + 3
 """f32 numbers stored for each row: sixteen partial sums of p, row_max, safe_max and correction."""
-_HIGH_HALF = 0xFFFF_0000
+_HIGH_HALF, _ABS = 0xFFFF_0000, 0x7FFF_FFFF
 
 
 def scratch_nbytes(terms: int, keys: Known, width: Known, value_width: Known) -> Known:
@@ -43,6 +47,48 @@ def paired_words(k: Kernel, left: Val, right: Val, terms: int, magnitude: Var | 
     return [(even >> 16) | (odd & _HIGH_HALF) for even, odd in zip(*sides, strict=True)]
 
 
+class Lifted:
+    """Splits an operand and, if it has numbers too small for terms, splits it again, multiplied by a power of two."""
+
+    def __init__(self, k: Kernel) -> None:
+        self.k, self._lift, self._magnitude = k, k.var(k.const(1.0, f32)), k.var(k.zeros(u32, HALF))
+
+    @property
+    def by(self) -> Val:
+        """What numbers are multiplied by."""
+        return self._lift.get()
+
+    @property
+    def magnitude(self) -> Val:
+        """What ``is_representable`` checks."""
+        return self._magnitude.get()
+
+    def split(self, split: Callable[[Var], None], largest: Callable[[], Val]) -> None:
+        """``split`` updates the variable that it is given (``split_terms``); ``largest`` finds the largest magnitudes,
+        as bits.
+        """
+        k, is_open = self.k, self.k.var(1)
+        self._lift.set(k.const(1.0, f32))
+        with k.loop_while(lambda: is_open.get().ne(0)):
+            is_open.set(0)
+            self._magnitude.set(k.zeros(u32, HALF))
+            split(self._magnitude)
+            with k.when(self.by.eq(1.0) & ~is_representable(self.magnitude), likely=False):
+                self._lift.set(lift_of(k, largest().max()))
+                is_open.set(k.cast(self.by.ne(1.0), i64))
+
+
+def largest_of(k: Kernel, rows: Val, row_of: Callable[[Val], Buf], width: Val, factor: Val | None = None) -> Val:
+    """The largest magnitudes of rows, as bits, in each lane."""
+    found = k.var(k.zeros(u32, HALF))
+    with k.loop(0, rows) as r:
+        row = row_of(r)
+        for t in k.tiles(width, HALF):
+            v = t.keep(row.load(t), 0.0)
+            found.set(k.max(found.get(), k.bitcast(v if factor is None else v * factor, u32) & _ABS))
+    return found.get()
+
+
 class AmxHead:
     """The packed keys and values of a head, and the layout of a thread's scratch memory."""
 
@@ -51,7 +97,7 @@ class AmxHead:
         self.size = step_elements(terms)
         self.width, self.value_width = args.width, args.value_width
         self.steps, self.panels, self.key_steps = (ceil_div(d, STEP) for d in (self.width, self.value_width, args.keys))
-        self.magnitude = k.var(k.zeros(u32, HALF))
+        self.lifted_keys, self.lifted_values = Lifted(k), Lifted(k)
         at = k.scratch(i8)
 
         def allocate(nbytes: Val | int, dtype: DType) -> Buf:
@@ -81,26 +127,38 @@ class AmxHead:
     def rows_of(self, b: Val, h: Val, first: Val) -> Buf:
         return self.args.q_strides.at(self.args.q, b, h, first)
 
+    @property
+    def magnitude(self) -> Val:
+        """What ``is_representable`` checks, of keys and values."""
+        return self.k.max(self.lifted_keys.magnitude, self.lifted_values.magnitude)
+
     def split(self) -> None:
-        self.magnitude.set(self.k.zeros(u32, HALF))
-        self._split_keys()
-        self._split_values()
+        k, n = self.k, self.args
+
+        def key(r: Val) -> Buf:
+            return self.keys_at.at(r * n.k_strides.s)
+
+        def value(r: Val) -> Buf:
+            return self.values_at.at(r * n.v_strides.s)
+
+        self.lifted_keys.split(self._split_keys, lambda: largest_of(k, self.keys, key, self.width))
+        self.lifted_values.split(self._split_values, lambda: largest_of(k, self.keys, value, self.value_width))
 
     def masks(self, size: Val, first: Val) -> list[Val]:
         """Masks of the two vectors of 32 numbers from ``first`` on."""
         return [self.k.mask(size - first - side * HALF, HALF) for side in range(2)]
 
-    def _split_keys(self) -> None:
+    def _split_keys(self, magnitude: Var) -> None:
         """Keys beyond the end repeat the last one: their scores are not used."""
-        k, terms = self.k, self.terms
+        k, terms, lift = self.k, self.terms, self.lifted_keys.by
         stage = k.local(u32, terms * HALF * HALF)
         with k.loop(0, self.key_steps) as panel, k.loop(0, self.steps) as step, k.loop(0, 2) as half:
             masks = self.masks(self.width, step * STEP)
             with k.loop(0, HALF) as r:
                 key = k.min(panel * PANEL + half * HALF + r, self.keys - 1)
                 row = self.keys_at.at(key * self.args.k_strides.s + step * STEP)
-                left, right = (row.load(i * HALF, HALF, mask) for i, mask in enumerate(masks))
-                for i, words in enumerate(paired_words(k, left, right, terms, self.magnitude)):
+                left, right = (row.load(i * HALF, HALF, mask) * lift for i, mask in enumerate(masks))
+                for i, words in enumerate(paired_words(k, left, right, terms, magnitude)):
                     stage.store((i * HALF + r) * HALF, words)
             to = self.keys_tiled.at((panel * self.steps + step) * self.size + half * TILE).as_type(u32)
             with k.loop(0, terms) as term:
@@ -108,17 +166,16 @@ class AmxHead:
                 for j, words in enumerate(transposed_words):
                     to.store(term * TILE + j * HALF, words)
 
-    def _split_values(self) -> None:
+    def _split_values(self, magnitude: Var) -> None:
         """Values beyond the end repeat the last one: their weights are 0."""
-        k = self.k
+        k, lift = self.k, self.lifted_values.by
         with k.loop(0, self.panels) as panel, k.loop(0, self.key_steps) as step, k.loop(0, 2) as half:
             column = panel * PANEL + half * HALF
             there = k.mask(self.value_width - column, HALF)
             to = self.values_tiled.at((panel * self.key_steps + step) * self.size + half * TILE).as_type(u32)
             with k.loop(0, HALF) as pair:
                 keys = (k.min(step * STEP + pair + i * HALF, self.keys - 1) for i in range(2))
-                even, odd = (
-                    self.values_at.at(key * self.args.v_strides.s + column).load(0, HALF, there) for key in keys
-                )
-                for term, words in enumerate(paired_words(k, even, odd, self.terms, self.magnitude)):
+                rows = (self.values_at.at(key * self.args.v_strides.s + column) for key in keys)
+                even, odd = (row.load(0, HALF, there) * lift for row in rows)
+                for term, words in enumerate(paired_words(k, even, odd, self.terms, magnitude)):
                     to.store(pair * HALF + term * TILE, words)

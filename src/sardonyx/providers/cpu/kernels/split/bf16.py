@@ -53,7 +53,10 @@ SMALLEST, LARGEST = 2.0**-100, 2.0**63
 """Representable numbers are zero or between these magnitudes. Below, third terms would be denormal. From LARGEST on, a
 product of lower terms could overflow to the opposite infinity. Products below 2^-102 are exact to 2^-126 only, since
 AMX flushes denormals to zero."""
-_ABS, _HIGH_HALF = 0x7FFF_FFFF, 0xFFFF_0000
+LIFTED = 2.0**30
+"""Where small numbers are lifted to: a product of two sums of such numbers is a float."""
+_ABS, _HIGH_HALF, _EXPONENT, _SMALLEST_NORMAL = 0x7FFF_FFFF, 0xFFFF_0000, 0x7F80_0000, 0x0080_0000
+_ONE, _LIFTED, _MOST_LIFT = (int(np.float32(x).view(np.uint32)) for x in (1.0, LIFTED, 2.0**126))
 _LOW, _RANGE = (int(np.float32(x).view(np.uint32)) for x in (SMALLEST, LARGEST))
 _RANGE -= _LOW
 
@@ -202,6 +205,18 @@ def representable_below(limit: float) -> int:
 def is_representable(worst: Val) -> Val:
     """Whether all numbers that were split are representable."""
     return worst.max() < _RANGE
+
+
+def lift_of(k: Kernel, largest: Val) -> Val:
+    """The power of two that brings the largest of some small numbers, given as bits, to ``LIFTED``; 1 for others."""
+    power = k.max(largest & _EXPONENT, _SMALLEST_NORMAL)
+    bits = k.min(2 * _ONE - power + (_LIFTED - _ONE), _MOST_LIFT)
+    return k.bitcast(k.select(largest.eq(0) | (largest >= _LIFTED), _ONE, bits), f32)
+
+
+def reciprocal(k: Kernel, power: Val) -> Val:
+    """Of a power of two that ``lift_of`` gave."""
+    return k.bitcast(2 * _ONE - k.bitcast(power, u32), f32)
 
 
 def load_column(k: Kernel, y: Buf, terms: int, i: Val) -> Val:
