@@ -52,7 +52,7 @@ class Explanation:
     """Holds only where a node of the graph and its operands are so."""
     answers: Callable[[conditions.Operands, Any, Any], bool] | None = None
     """Holds only where our answer and theirs, arrays of one shape, are so, given the operands of a node."""
-    behind: tuple[str, ...] = ()
+    computed_by: tuple[str, ...] = ()
     """Holds only where the result is computed by all of these operators, too."""
     oracle: str = ""
     """Holds only where this other oracle agrees with us: ``reference``, the reference provider, or ``onnx``."""
@@ -116,23 +116,23 @@ EXPLAINED: tuple[Explanation, ...] = (
         "compiled code scales in float32, where a scale that float16 cannot hold is finite",
     ),
     Explanation("ReduceMean", "nan), expected", (), NO_MEAN),
-    Explanation("*", "nan), expected", (), NO_MEAN, behind=("ReduceMean",), answers=answers.is_nan_for_0),
-    Explanation("Sign", "nan), expected", (), NO_MEAN, behind=("ReduceMean",)),
+    Explanation("*", "nan), expected", (), NO_MEAN, computed_by=("ReduceMean",), answers=answers.is_nan_for_0),
+    Explanation("Sign", "nan), expected", (), NO_MEAN, computed_by=("ReduceMean",)),
     Explanation(
-        "*", "nan), expected", (), NAN_IN_WINDOW, behind=("MaxPool", "Sqrt"), answers=answers.is_nan_where_other
+        "*", "nan), expected", (), NAN_IN_WINDOW, computed_by=("MaxPool", "Sqrt"), answers=answers.is_nan_where_other
     ),
     Explanation(
         "Resize",
         "nan), expected",
         (),
         "a neighbour of weight 0 is multiplied too, as in onnxruntime, and NaN times 0 is NaN",
-        behind=("Sqrt",),
+        computed_by=("Sqrt",),
         answers=answers.is_nan_where_other,
     ),
-    Explanation("Pow", " elements", (), NO_DENORMALS, behind=("Softmax",), answers=answers.ours_is_0_where_other),
-    Explanation("Equal", "True, expected False", (), NO_DENORMALS, behind=("Softmax",)),
-    Explanation("TopK", " int64 elements", (), NO_DENORMALS, behind=("Softmax",)),
-    Explanation("TopK", " int64 elements", (), NAN_IN_ORDER, behind=("Pow",)),
+    Explanation("Pow", " elements", (), NO_DENORMALS, computed_by=("Softmax",), answers=answers.ours_is_0_where_other),
+    Explanation("Equal", "True, expected False", (), NO_DENORMALS, computed_by=("Softmax",)),
+    Explanation("TopK", " int64 elements", (), NO_DENORMALS, computed_by=("Softmax",)),
+    Explanation("TopK", " int64 elements", (), NAN_IN_ORDER, computed_by=("Pow",)),
     Explanation(
         "Cast",
         " float32 elements",
@@ -145,7 +145,7 @@ EXPLAINED: tuple[Explanation, ...] = (
         " float16 elements",
         (),
         "a power magnifies how its operand, a sum near 0, was rounded to float16",
-        behind=("Add",),
+        computed_by=("Add",),
         answers=answers.is_near,
     ),
     Explanation(
@@ -153,7 +153,7 @@ EXPLAINED: tuple[Explanation, ...] = (
         "4611686018427387904]",
         (),
         "-1 beside a copied size of 0 stands for the sizes that are left; onnxruntime divides by 0",
-        behind=("Reshape",),
+        computed_by=("Reshape",),
         are_both_empty=True,
     ),
     Explanation(
@@ -176,7 +176,7 @@ EXPLAINED: tuple[Explanation, ...] = (
             " elements",
             (),
             "a power magnifies what precision 'medium' leaves out of a product near 0",
-            behind=("Pow",),
+            computed_by=("Pow",),
             precisions=("medium",),
         )
         for operator in ("Pow", "SequenceConstruct", "ConcatFromSequence")
@@ -390,7 +390,7 @@ def _holds(e: Explanation, found: Difference) -> bool:
         return False
     if e.attributes is not None and not _has(case, *e.attributes):
         return False
-    if e.behind and not ancestry.computed_by(onnx.load_from_string(case.model), found.subject) >= {*e.behind}:
+    if e.computed_by and not ancestry.computed_by(onnx.load_from_string(case.model), found.subject) >= {*e.computed_by}:
         return False
     return _is_met(e, found) and (not e.oracle or found.agrees(e.oracle))
 

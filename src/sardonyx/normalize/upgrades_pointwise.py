@@ -33,10 +33,10 @@ def numpy_broadcast(op: Builder, node: Node) -> Result:
 
 def _with_trailing_ones(op: Builder, a: Value, b: Value, axis: int) -> Any:
     if a.rank is not None and b.rank is not None:
-        behind = (0 if axis < 0 else a.rank) - axis - b.rank
-        if behind < 0:
+        trailing = (0 if axis < 0 else a.rank) - axis - b.rank
+        if trailing < 0:
             raise InvalidGraph(f"axis {axis} leaves no room for {b!r} in {a!r}", expected=f"at most {a.rank - b.rank}")
-        return op.Unsqueeze(b, axes=[b.rank + i for i in range(behind)]) if behind else b
+        return op.Unsqueeze(b, axes=[b.rank + i for i in range(trailing)]) if trailing else b
     after = op.const([-axis]) if axis < 0 else op.Sub(rank_of(op, a), [axis])
     ones = op.Expand([1], op.Sub(after, rank_of(op, b)))
     return op.Reshape(b, op.Concat(op.Shape(b), ones, axis=0))
@@ -49,8 +49,8 @@ def slope_per_channel(op: Builder, node: Node) -> Result:
     if slope.rank not in (None, 1) or slope.shape == (1,):
         return None
     if x.rank is None or slope.rank is None:
-        behind = op.Max(op.Sub(rank_of(op, x), [2]), [0])
-        node.set_input(1, op.Reshape(slope, op.Concat([-1], op.Expand([1], behind), axis=0)))
+        trailing = op.Max(op.Sub(rank_of(op, x), [2]), [0])
+        node.set_input(1, op.Reshape(slope, op.Concat([-1], op.Expand([1], trailing), axis=0)))
     elif x.rank > 2:
         node.set_input(1, op.Unsqueeze(slope, axes=list(range(1, x.rank - 1))))
     return None

@@ -142,10 +142,10 @@ def _cumulative(name: str, accumulate: Callable[..., Array], unit: int) -> None:
         with np.errstate(all="ignore"):
             if exclusive:
                 out = np.full_like(wide, unit)
-                ahead = [slice(None)] * x.ndim
-                behind = [slice(None)] * x.ndim
-                ahead[along], behind[along] = slice(1, None), slice(None, -1)
-                accumulate(wide[tuple(behind)], axis=along, dtype=wide.dtype, out=out[tuple(ahead)])
+                later = [slice(None)] * x.ndim
+                earlier = [slice(None)] * x.ndim
+                later[along], earlier[along] = slice(1, None), slice(None, -1)
+                accumulate(wide[tuple(earlier)], axis=along, dtype=wide.dtype, out=out[tuple(later)])
             else:
                 out = accumulate(wide, axis=along, dtype=wide.dtype)
             return (np.flip(out, along) if reverse else out).astype(x.dtype, copy=False)

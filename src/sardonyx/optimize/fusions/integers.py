@@ -74,8 +74,8 @@ def units(op: Builder, a: Factor, b: Factor, after: int = 0) -> Value:
         return found
     single = op.const(np.zeros(0, np.int64))
     left = op.Reshape(a.scale, single)
-    behind = [-1, *[1] * after]
-    right = op.Reshape(b.scale, single if b.is_single else op.const(behind))
+    columns = [-1, *[1] * after]
+    right = op.Reshape(b.scale, single if b.is_single else op.const(columns))
     product: Value = op.Mul(left, right)
     return product
 

@@ -36,7 +36,7 @@ FOURTH_RATIO, MAX_RATIO = 16.0, 4096.0
 Zeros do not count. (Normal numbers have 6.)"""
 DARK = 32.0
 """Times the largest number of a stretch that the largest of its image may be, with three slices."""
-STRETCH, PIECE = 16, 64
+STRETCH, SEGMENT = 16, 64
 """Pixels of a row that are measured as one, and that become slices at a time: a joined image is a single row."""
 _INFINITE = 0x7F80_0000
 
@@ -153,10 +153,10 @@ def pack_image_int8_slices(k: Kernel, args: PackSlicesArgs[Buf, Val], *, first: 
     fourth_layout = _of_fourth_slices(layout)
     zero_padding(k, y.at(args.more), fourth_layout, source.batch)
     known, top, has_fourth, is_short = k.var(-1), k.var(k.zeros(u32)), k.var(0), k.var(0)
-    pieces = ceil_div(source.width, PIECE)
-    with k.share(source.batch * source.lines * pieces * blocks) as at:
+    segments = ceil_div(source.width, SEGMENT)
+    with k.share(source.batch * source.lines * segments * blocks) as at:
         block, rest = at % blocks, at // blocks
-        left, rest = rest % pieces * PIECE, rest // pieces
+        left, rest = rest % segments * SEGMENT, rest // segments
         line, image = rest % source.lines, rest // source.lines
         with k.when(image.ne(known.get())):
             known.set(image)
@@ -174,14 +174,14 @@ def pack_image_int8_slices(k: Kernel, args: PackSlicesArgs[Buf, Val], *, first: 
         place = place + (line // source.size_y + front.z) * strides.z
         place = place + (line % source.size_y + front.y) * strides.y
         place = place + (left + front.x) * strides.x
-        row, many = source.row(image, line).at(left * source.pixel), k.min(source.width - left, PIECE)
+        row, many = source.row(image, line).at(left * source.pixel), k.min(source.width - left, SEGMENT)
         fourth = y.at(args.more + place // SLICES)
-        piece = _Piece(k, source, row, many, y.at(place), fourth, strides.x, block * STEP, scale)
+        segment = _Segment(k, source, row, many, y.at(place), fourth, strides.x, block * STEP, scale)
         with k.either(has_fourth.get().ne(0)) as (some, none):
             with some:
-                piece.put(has_fourth=True)
+                segment.put(has_fourth=True)
             with none:
-                piece.put(has_fourth=False)
+                segment.put(has_fourth=False)
 
 
 def _of_fourth_slices(layout: PackedImageArgs[Buf, Val]) -> PackedImageArgs[Buf, Val]:
@@ -213,7 +213,7 @@ def _known(k: Kernel, source: _Source, image: Val, given: MagnitudeArgs[Buf, Val
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _Segment:
     """64 channels of ``many`` pixels of a row."""
 
     k: Kernel

@@ -245,8 +245,8 @@ class _MacroProduct:
     def _fetch(self, here: _KBlock, r: Val, half: int) -> None:
         """Prefetch a K-block's share of what the epilogue of half a micro-tile touches."""
         gemm, args = self.gemm, self.gemm.args
-        turn = here.step // args.k_block
-        self.finish.fetch_some(self.macro.row + r, half, here.column, args.m, turn, gemm.fetched_rows)
+        k_block = here.step // args.k_block
+        self.finish.fetch_some(self.macro.row + r, half, here.column, args.m, k_block, gemm.fetched_rows)
 
     def _complete(self, row: Val, column: Val, slot: Val) -> None:
         """After the last K-block: recompute what is flagged, and apply the epilogue to the upper half."""

@@ -184,13 +184,13 @@ class _Product:
         slot: Val,
         done: PipelinedEpilogue,
         stride: Val,
-        turn: Val,
+        number_of_side: Val,
         lines: Val,
     ) -> None:
         """Add a K-block to the sums of 16 rows and one side of 32 columns.
 
         The next K-block of B is ``stride`` bytes further. Each side of each half micro-tile, numbered by
-        ``turn``, prefetches ``lines`` lines of it in each step.
+        ``number_of_side``, prefetches ``lines`` lines of it in each step.
         """
         k, accumulator = self.k, self.accumulator
         many, number = k.min(self.k_block, self.steps - step), step // self.k_block
@@ -206,7 +206,7 @@ class _Product:
                     multiply(self.tiles, slices, columns.at(s * (SLICES * 2 * TILE)), products)
                     if level:
                         accumulator.advance(pace)
-                        ahead = b.at(stride + (turn * many + s) * (lines * LINE_NBYTES))
+                        ahead = b.at(stride + (number_of_side * many + s) * (lines * LINE_NBYTES))
                         with k.loop(0, lines) as i:
                             ahead.prefetch(i * LINE_NBYTES, locality=2)
                     else:

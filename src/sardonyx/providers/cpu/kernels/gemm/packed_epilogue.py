@@ -94,12 +94,12 @@ class TileEpilogue(BoundEpilogue):
         for name in self.epilogue.packed_outputs:
             self._flag(name, panel, step).store(0, 0)
 
-    def fetch_some(self, panel: Val, half: Val | int, column: Val, m: Val, turn: Val, rows: Val) -> None:
-        """Prefetch what the epilogue of ``rows`` rows of half a micro-tile touches; other rows in each turn."""
+    def fetch_some(self, panel: Val, half: Val | int, column: Val, m: Val, k_block: Val, rows: Val) -> None:
+        """Prefetch what the epilogue of ``rows`` rows of half a micro-tile touches; other rows in each K-block."""
         if not self.epilogue.prefetchable:
             return
         k, top = self.k, panel * PANEL + half * HALF
-        with k.loop(turn * rows, k.min(k.min((turn + 1) * rows, HALF), m - top)) as i:
+        with k.loop(k_block * rows, k.min(k.min((k_block + 1) * rows, HALF), m - top)) as i:
             self.prefetch(top + i, column * PANEL, PANEL)
 
     def micro_tile(self, sums: Buf, row: Val, rows: Val, column: Val) -> None:
@@ -142,12 +142,12 @@ class TileEpilogue(BoundEpilogue):
         store_step(self._place(name, line, t.index), t.keep(value, 0.0), self.terms, flag)
 
 
-def rows_to_fetch(k: Kernel, m: Val, n: Val, turns: Val) -> Val:
-    """Rows of half a micro-tile to prefetch in each of ``turns`` turns; none where a single thread finds the results in
+def rows_to_fetch(k: Kernel, m: Val, n: Val, k_blocks: Val) -> Val:
+    """Rows of half a micro-tile to prefetch in each K-block; none where a single thread finds the results in
     its own cache.
     """
     is_far = (k.threads > 1) | (m * n > k.isa.l2_nbytes // 4)
-    return k.select(is_far, rows_per_step(k, turns), 0)
+    return k.select(is_far, rows_per_step(k, k_blocks), 0)
 
 
 def place_of(row: Val, panel: Val) -> Val:
