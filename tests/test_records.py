@@ -67,3 +67,13 @@ def test_records_are_frozen_and_share_no_defaults() -> None:
 def test_some_are_equal_only_to_themselves() -> None:
     one = Same(1)
     assert one == one and one != Same(1) and len({one, Same(1)}) == 2
+
+
+class Noted(Record):
+    a: int
+    note: list[int] = field(default_factory=list, compare=False, repr=False)
+
+
+def test_fields_may_be_left_out_of_comparison_and_of_what_is_shown() -> None:
+    one, other = Noted(1, [2]), Noted(1, [3])
+    assert one == other and hash(one) == hash(other) and repr(one) == "Noted(a=1)"

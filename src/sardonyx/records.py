@@ -34,6 +34,7 @@ class Record:
     _factories: ClassVar[dict[str, Callable[[], Any]]]
     _compared: ClassVar[attrgetter[Any]]
     _hashed: ClassVar[attrgetter[Any]]
+    _shown: ClassVar[tuple[str, ...]]
 
     def __init_subclass__(cls, *, eq: bool = True) -> None:
         super().__init_subclass__()
@@ -43,8 +44,9 @@ class Record:
         fields = cls.__dataclass_fields__
         cls._defaults = {name: f.default for name, f in fields.items() if f.default is not MISSING}
         cls._factories = {name: f.default_factory for name, f in fields.items() if f.default_factory is not MISSING}
-        cls._compared = _attributes(fields)
-        cls._hashed = _attributes(name for name, f in fields.items() if f.hash is not False)
+        cls._compared = _attributes(name for name, f in fields.items() if f.compare)
+        cls._hashed = _attributes(name for name, f in fields.items() if (f.compare if f.hash is None else f.hash))
+        cls._shown = tuple(name for name, f in fields.items() if f.repr)
         if not eq:
             cls.__eq__, cls.__hash__ = object.__eq__, object.__hash__  # type: ignore[method-assign]
 
@@ -81,7 +83,7 @@ class Record:
         return hash(self._hashed(self))
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__dataclass_fields__)
+        told = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown)
         return f"{type(self).__qualname__}({told})"
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 import numpy as np
@@ -16,7 +16,6 @@ from sardonyx.providers.cpu.language.dsl import Kernel, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i64
 
 
-@dataclass(frozen=True)
 class Pair(Arguments[M, N]):
     is_inline: ClassVar[bool] = True
     left: MatrixArgs[M, N]

@@ -1,6 +1,5 @@
-"""Groups of run-time parameters, as dataclasses that steps and kernels share.
+"""Groups of run-time parameters, as records that steps and kernels share.
 
-    @dataclass(frozen=True)
     class MatrixArgs(Arguments[M, N]):
         memory: M = field(metadata=named("{}"))
         row: N
@@ -20,6 +19,7 @@ from dataclasses import Field, fields
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from sardonyx.dtypes import DType
+from sardonyx.records import Record
 
 M = TypeVar("M")
 """What stands for memory: ``Memory`` in a declaration, a reference in a step, ``Buf`` in a kernel."""
@@ -33,8 +33,8 @@ class Memory(NamedTuple):
     dtype: DType
 
 
-class Arguments(Generic[M, N]):
-    """The base of dataclasses whose fields are run-time parameters, tuples of them, or other such dataclasses."""
+class Arguments(Record, Generic[M, N]):
+    """The base of records whose fields are run-time parameters, tuples of them, or other such records."""
 
     is_inline: ClassVar[bool] = False
     """Fields are named without the name of the parameter that holds them."""

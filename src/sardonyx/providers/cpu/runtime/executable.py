@@ -6,13 +6,13 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sardonyx import forks, limits
 from sardonyx.errors import Fail, InvalidArgument, NotImplemented, OutOfBudget
+from sardonyx.forks import cached_property
 from sardonyx.interpret.context import Held, RunContext
 from sardonyx.ops.limits import check_nbytes
 from sardonyx.partition.provider import Memory, Planned, StepRow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from sardonyx.providers.cpu.kernels.attention.amx_head import KEYS, AmxHead, Lifted, largest_of, paired_words
 from sardonyx.providers.cpu.kernels.attention.config import softmax_exp
@@ -29,13 +28,13 @@ from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import (
 )
 from sardonyx.providers.cpu.language.values import Buf, Val, Var, f32, u32
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
+from sardonyx.records import Record
 
 SMALL = representable_below(2.0**40)
 """The bound below which products are negligible compared with that."""
 
 
-@dataclass(frozen=True)
-class _PrefetchLines:
+class _PrefetchLines(Record):
     """Cache lines to prefetch, for each row of a block."""
 
     start: Callable[[Val], Buf]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from typing import ClassVar
 
@@ -19,7 +19,6 @@ with a masked key.
 """
 
 
-@dataclass(frozen=True)
 class HeadStrides(Arguments[M, N]):
     """The strides of q, k, v or the result; the last axis is contiguous."""
 
@@ -34,7 +33,6 @@ class HeadStrides(Arguments[M, N]):
         return memory.at(reduce(Val.__add__, places))
 
 
-@dataclass(frozen=True)
 class MaskArgs(Arguments[M, N]):
     """The parameters of a mask."""
 
@@ -45,7 +43,6 @@ class MaskArgs(Arguments[M, N]):
     k: N
 
 
-@dataclass(frozen=True)
 class AttentionArgs(Arguments[M, N]):
     """The parameters of both attention kernels."""
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -295,7 +295,6 @@ class _Row:
         to.store(width + 1, self.largest.load())
 
 
-@dataclass(frozen=True)
 class CombinedArgs(Arguments[M, N]):
     """The parameters of ``combine_chunks``."""
 

@@ -6,7 +6,6 @@ The state's columns stay in scratch memory, one vector for each element of a key
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -21,7 +20,6 @@ from sardonyx.providers.cpu.program.sizes import expressible, product
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
 
-@dataclass(frozen=True)
 class Operands(Arguments[M, N]):
     """The memory of each operand, None where it is absent."""
 
@@ -36,7 +34,6 @@ class Operands(Arguments[M, N]):
     beta: M | None
 
 
-@dataclass(frozen=True)
 class Strides(Arguments[M, N]):
     """The strides of each operand; a contiguous last axis has none."""
 
@@ -54,7 +51,6 @@ _AXES = (3, 3, 3, 3, 3, 3, 4, 3)
 """The number of strides of each operand."""
 
 
-@dataclass(frozen=True)
 class LinearAttentionArgs(Arguments[M, N]):
     """The parameters of ``linear_attention``."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sardonyx.ir import dims
@@ -17,10 +17,10 @@ from sardonyx.providers.cpu.language.values import f32
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.records import Record
 
 
-@dataclass(frozen=True)
-class Operands:
+class Operands(Record):
     """Views whose last axis is contiguous, and what follows from them."""
 
     group: Attention

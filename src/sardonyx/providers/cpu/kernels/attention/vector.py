@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
@@ -28,13 +28,13 @@ from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Step
+from sardonyx.records import Record
 
 KEYS = 128
 """Keys of a block: their scores take 16 KiB for 32 rows, half of a small L1."""
 
 
-@dataclass(frozen=True)
-class Blocking:
+class Blocking(Record):
     """Vectors of rows in a block, and the keys (or value columns) that are multiplied with them at once.
 
     Registers: ``columns * vectors`` accumulators, ``vectors`` of the shared operand, and the broadcast elements.

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, EpilogueArgs
 from sardonyx.providers.cpu.kernels.common.image_block import ImageBlock
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val
+from sardonyx.records import Record
 
 
-@dataclass(frozen=True)
-class BlockEpilogue:
+class BlockEpilogue(Record):
     """Applies an epilogue to the accumulators of an image block, which lie in its scratch memory."""
 
     k: Kernel

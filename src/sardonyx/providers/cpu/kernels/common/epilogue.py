@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from sardonyx.dtypes import DType
@@ -29,6 +29,7 @@ from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, i32,
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.steps import Ref
+from sardonyx.records import Record
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -49,8 +50,7 @@ def is_cheap(expression: Expression) -> bool:
     return len(ops) <= MAX_CHEAP_OPS and CHEAP_OPS.issuperset(ops)
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(Record):
     """How a further operand or an output is accessed: its type, and the class of its stride along a row."""
 
     dtype: DType
@@ -70,7 +70,6 @@ class Access:
         return Access(matrix.dtype, BROADCAST if matrix.column == 0 else STRIDED, is_row_invariant)
 
 
-@dataclass(frozen=True)
 class FlaggedArgs(MatrixArgs[M, N]):
     """The parameters of an output in the packed layout of the product that reads it, with its flags."""
 
@@ -82,7 +81,6 @@ class FlaggedArgs(MatrixArgs[M, N]):
         return FlaggedArgs(Memory(dtype), i64, i64, (i64,) * batch_axes, Memory(i32), i64)
 
 
-@dataclass(frozen=True)
 class EpilogueArgs(Arguments[M, N]):
     """The parameters of an epilogue: its further operands and its outputs."""
 
@@ -104,8 +102,7 @@ def operands_of(extra: Sequence[Matrix], outputs: Sequence[Matrix]) -> EpilogueA
     return EpilogueArgs(tuple(x.operand for x in extra), tuple(y.operand for y in outputs))
 
 
-@dataclass(frozen=True)
-class Epilogue:
+class Epilogue(Record):
     """The compile-time part of an epilogue."""
 
     expression: Expression

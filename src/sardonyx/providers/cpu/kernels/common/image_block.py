@@ -13,7 +13,6 @@ without an output compute values that are never stored.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -26,6 +25,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref
+from sardonyx.records import Record
 
 MIN_COLUMNS = 64
 """Columns of a block, at least, even if they exceed the room."""
@@ -35,8 +35,7 @@ LINE = 16
 """Elements of a cache line. Channels are an odd number of lines apart, so that they do not share a set of L1."""
 
 
-@dataclass(frozen=True)
-class ScratchLayout:
+class ScratchLayout(Record):
     """The layout of the scratch memory of an image block, in bytes."""
 
     taps: Taps
@@ -82,7 +81,6 @@ class ScratchLayout:
         return expressible(dims.total((self.block_at + 4 * LINE * size, dims.maximum(room_nbytes, least), slack)))
 
 
-@dataclass(frozen=True)
 class ScratchPlaces(Arguments[M, N]):
     """The parameters of a scratch layout, in bytes but for the pitch."""
 
@@ -97,7 +95,6 @@ class ScratchPlaces(Arguments[M, N]):
         return ScratchPlaces(i64, i64, i64, i64, i64)
 
 
-@dataclass(frozen=True)
 class ScratchArgs(Arguments[M, N]):
     """The parameters of a window and of its scratch layout: run-time numbers, so that one kernel serves all windows."""
 
@@ -114,7 +111,6 @@ class ScratchArgs(Arguments[M, N]):
         return ScratchArgs(axes, axes, axes, axes, ScratchPlaces.declared())
 
 
-@dataclass(frozen=True)
 class ImageBlockArgs(Arguments[M, N]):
     """The parameters of an image that is read block by block."""
 
@@ -127,8 +123,7 @@ class ImageBlockArgs(Arguments[M, N]):
         return ImageBlockArgs(WindowArgs.declared(dtype), ScratchArgs.declared())
 
 
-@dataclass(frozen=True)
-class ImageBlockConfig:
+class ImageBlockConfig(Record):
     """Compile-time configuration of image blocks."""
 
     dtype: DType

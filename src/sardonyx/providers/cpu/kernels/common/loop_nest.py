@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -22,21 +22,20 @@ from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, n
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.steps import Ref
+from sardonyx.records import Record
 
 TYPICAL_SIZE = 64
 """The size assumed for a symbolic dimension when strides are ordered."""
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(Record):
     """An extent, and the stride of each view along it."""
 
     extent: Known
     strides: tuple[Known, ...]
 
 
-@dataclass(frozen=True)
-class Nest:
+class Nest(Record):
     """Axes from the outermost to the innermost, as few as the views allow."""
 
     axes: tuple[Axis, ...]
@@ -103,7 +102,6 @@ def traffic(views: Sequence[View], axes: Sequence[Axis]) -> Known:
 # -- in kernels
 
 
-@dataclass(frozen=True)
 class NestArgs(Arguments[M, N]):
     """The parameters of views that are iterated along common axes."""
 

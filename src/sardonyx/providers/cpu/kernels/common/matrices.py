@@ -7,7 +7,7 @@ stride are merged. A batch that shares its right operand becomes more rows of a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -21,9 +21,9 @@ from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref
+from sardonyx.records import Record
 
 
-@dataclass(frozen=True)
 class MatrixArgs(Arguments[M, N]):
     """The parameters of a batch of matrices of one shape."""
 
@@ -41,7 +41,6 @@ class MatrixArgs(Arguments[M, N]):
         return moved(self.memory, indices, self.batch)
 
 
-@dataclass(frozen=True)
 class PanelsArgs(Arguments[M, N]):
     """The parameters of a batch of matrices whose inner layout is the kernel's own."""
 
@@ -57,7 +56,6 @@ class PanelsArgs(Arguments[M, N]):
         return moved(self.memory, indices, self.batch)
 
 
-@dataclass(frozen=True)
 class BatchArgs(Arguments[M, N]):
     """The sizes of the batch axes."""
 
@@ -90,8 +88,7 @@ def moved(memory: Buf, indices: Sequence[Val], strides: Sequence[Val]) -> Buf:
     return memory
 
 
-@dataclass(frozen=True)
-class Matrix:
+class Matrix(Record):
     """A batch of matrices of one shape: the address of element (batch, row, column)."""
 
     storage: Storage
@@ -125,8 +122,7 @@ class Matrix:
         return PanelsArgs(Ref(self.storage, self.offset), self.batch)
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(Record):
     """out[batch, m, n] = epilogue(sum over k of a[batch, m, k] * b[batch, k, n], extra ...)."""
 
     nodes: tuple[Node, ...]

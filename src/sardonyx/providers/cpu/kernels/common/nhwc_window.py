@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -36,6 +36,7 @@ from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, Var,
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.steps import Ref
+from sardonyx.records import Record
 
 WIDTHS = (7, 8, 6, 5)
 """Pixels of a micro-tile, in order of preference: enough accumulators to hide the latency of an addition."""
@@ -49,8 +50,7 @@ MAX_SMALL_PIXELS = 64
 """Output pixels up to which threads divide the channels, as convolutions with more weights than pixels do."""
 
 
-@dataclass(frozen=True)
-class NhwcWindowConfig:
+class NhwcWindowConfig(Record):
     """Compile-time configuration of a sliding window over an NHWC image."""
 
     dtype: DType
@@ -83,8 +83,7 @@ class NhwcWindowConfig:
         return sorted(seen)
 
 
-@dataclass(frozen=True)
-class NhwcWindow:
+class NhwcWindow(Record):
     """A group whose input and outputs are NHWC, with its kernel's configuration and arguments."""
 
     geometry: WindowGeometry
@@ -158,7 +157,6 @@ def _width(columns: Known) -> int:
 # -- inside kernels
 
 
-@dataclass(frozen=True)
 class NhwcWindowArgs(Arguments[M, N]):
     """The parameters of a window over an NHWC image."""
 
@@ -266,8 +264,7 @@ class SlidingWindow(ABC):
         return k.opaque(k.max(ceil_div(ceil_div(total, blocks), unit), 1) * unit)
 
 
-@dataclass(frozen=True)
-class OutputTile:
+class OutputTile(Record):
     """A micro-tile of outputs: some pixels of a row, all channels of a block."""
 
     window: SlidingWindow

@@ -6,7 +6,7 @@ allow it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import gcd
 from typing import ClassVar
 
@@ -22,6 +22,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Val, bf16, f16, f32, f64, i64, register_dtype
 from sardonyx.providers.cpu.program.steps import Ref
 from sardonyx.providers.cpu.program.variants import Refusal
+from sardonyx.records import Record
 
 MIN_NHWC_LANES = 8
 """Vector lanes from which on images are laid out as NHWC (``layout.nhwc``)."""
@@ -37,8 +38,7 @@ def refusal(group: Convolution) -> Refusal | None:
     return None
 
 
-@dataclass(frozen=True)
-class Taps:
+class Taps(Record):
     """The compile-time part of a window: kernel size, strides and dilations over (z, y, x)."""
 
     kernel: tuple[int, ...]
@@ -91,8 +91,7 @@ def is_nhwc(view: View) -> bool:
     return view.strides[1] == 1 or view.shape[1] == 1
 
 
-@dataclass(frozen=True)
-class WindowGeometry:
+class WindowGeometry(Record):
     """A group's views over (batch, channels, z, y, x), and its window over three axes."""
 
     x: View
@@ -210,7 +209,6 @@ def nbytes_of(view: View, each: int) -> Known | None:
 # -- inside kernels
 
 
-@dataclass(frozen=True)
 class ImageStrides(Arguments[M, N]):
     """The strides of an image: along batch and channels, and along its axes."""
 
@@ -225,7 +223,6 @@ class ImageStrides(Arguments[M, N]):
         return self.z, self.y, self.x
 
 
-@dataclass(frozen=True)
 class AxisArgs(Arguments[M, N]):
     """The sizes of an image and of the output along an axis, and the padding in front of the image."""
 
@@ -234,7 +231,6 @@ class AxisArgs(Arguments[M, N]):
     pad: N = field(metadata=named("pad_{}"))
 
 
-@dataclass(frozen=True)
 class PerAxis(Arguments[M, N]):
     """A number for each axis."""
 
@@ -251,7 +247,6 @@ class PerAxis(Arguments[M, N]):
         return self.z, self.y, self.x
 
 
-@dataclass(frozen=True)
 class TapsArgs(Arguments[M, N]):
     """The parameters of a window's taps."""
 
@@ -269,7 +264,6 @@ class TapsArgs(Arguments[M, N]):
         return self.kernel.z * self.kernel.y * self.kernel.x
 
 
-@dataclass(frozen=True)
 class AxesArgs(Arguments[M, N]):
     """The axes of a window."""
 
@@ -279,7 +273,6 @@ class AxesArgs(Arguments[M, N]):
     x: AxisArgs[M, N]
 
 
-@dataclass(frozen=True)
 class WindowArgs(Arguments[M, N]):
     """The parameters of an image that a window slides over."""
 

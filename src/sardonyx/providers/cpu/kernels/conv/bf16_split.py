@@ -21,7 +21,7 @@ checked.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import ClassVar
 
@@ -56,12 +56,12 @@ from sardonyx.providers.cpu.language.amx import Tiles
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Val, bf16, f32, i32, i64
+from sardonyx.records import Record
 
 OWN = 2
 """With one term: work items of a thread that are never stolen: another thread would have to fetch their pixels."""
 
 
-@dataclass(frozen=True)
 class RowFlagsArgs(Arguments[M, N]):
     """The parameters of an image's flags: one for each row, which is up where a number is not finite."""
 
@@ -69,7 +69,6 @@ class RowFlagsArgs(Arguments[M, N]):
     count: N
 
 
-@dataclass(frozen=True)
 class Bf16ConvArgs(Arguments[M, N]):
     """The parameters of ``conv_amx``."""
 
@@ -128,8 +127,7 @@ def conv_amx(
     convolve(k, args.conv, epilogue, fmt, work)
 
 
-@dataclass(frozen=True)
-class _KBlock:
+class _KBlock(Record):
     """A K-block of one column of 32 filters."""
 
     column: Val
@@ -141,7 +139,6 @@ class _KBlock:
     """Tiles of 16 filters that are multiplied."""
 
 
-@dataclass(frozen=True)
 class _Bf16Conv(TileConv):
     """Products of bf16 terms."""
 

@@ -13,7 +13,6 @@ and, through the height of a block, on the sizes of the image; not on the number
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -44,6 +43,7 @@ from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
+from sardonyx.records import Record
 
 MAX_TILED_TAPS, HEIGHTS = 25, (7, 4)
 """Taps up to which several rows of outputs are accumulated at once, and how many rows: halved 224-pixel images have a
@@ -57,8 +57,7 @@ GRID, CHUNK = 64, 16
 """Work items wanted; filters of a work item, at most."""
 
 
-@dataclass(frozen=True)
-class DepthwiseConfig:
+class DepthwiseConfig(Record):
     """Compile-time configuration of a depthwise convolution."""
 
     dtype: DType
@@ -144,7 +143,6 @@ def _weights(group: Convolution, config: DepthwiseConfig, isa: Isa) -> tuple[lis
     return before, Ref(panel.storage)
 
 
-@dataclass(frozen=True)
 class DepthwiseNchwArgs(Arguments[M, N]):
     """The parameters of ``conv_depthwise_nchw``."""
 
@@ -199,7 +197,6 @@ def conv_depthwise_nchw(
             _FilterSums(k, config, block, args.w.at(c * config.taps.count), finish).make(is_tiled)
 
 
-@dataclass(frozen=True)
 class _FilterEpilogue(BlockEpilogue):
     """The epilogue of a filter."""
 
@@ -221,8 +218,7 @@ class _FilterEpilogue(BlockEpilogue):
         finish.tile(block.sums, block.sums_pitch, self.first, self.rows, place, block.rows * block.columns)
 
 
-@dataclass(frozen=True)
-class _FilterSums:
+class _FilterSums(Record):
     """All outputs of an image block for one filter."""
 
     k: Kernel

@@ -5,7 +5,6 @@ The weights are packed as [channels / lanes][taps][lanes], zero beyond the last 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -67,7 +66,6 @@ def has_next(group: Convolution, analysis: Analysis) -> bool:
     return is_depthwise and supports_packed_images(group, analysis)
 
 
-@dataclass(frozen=True)
 class DepthwiseNhwcArgs(Arguments[M, N]):
     """The parameters of ``conv_depthwise_nhwc``."""
 

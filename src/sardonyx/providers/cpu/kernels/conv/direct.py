@@ -21,7 +21,6 @@ tile, and one kernel serves all windows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -57,10 +56,10 @@ from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
+from sardonyx.records import Record
 
 
-@dataclass(frozen=True)
-class DirectConvConfig:
+class DirectConvConfig(Record):
     """Compile-time configuration of a direct convolution."""
 
     dtype: DType
@@ -109,7 +108,6 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     return [*before, Step(spec, flat(args=args), epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
 
 
-@dataclass(frozen=True)
 class DirectConvArgs(Arguments[M, N]):
     """The parameters of ``conv_direct``."""
 
@@ -171,7 +169,6 @@ def conv_direct(
                 tile_epilogue.rest(k.const(0))
 
 
-@dataclass(frozen=True)
 class _TileEpilogue(BlockEpilogue):
     """The epilogue of a tile of filters."""
 
@@ -213,8 +210,7 @@ class _TileEpilogue(BlockEpilogue):
                 self.row_by_row(self.block.row)
 
 
-@dataclass(frozen=True)
-class _KBlock:
+class _KBlock(Record):
     """A K-block: the sums over ``count`` channels from ``channel`` on, for all outputs of an image block."""
 
     k: Kernel

@@ -10,7 +10,6 @@ in scratch until a block of pixels is finished, one row per filter.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -123,7 +122,6 @@ def _packed(group: Convolution, lanes: int) -> Packed:
     return Packed("constant", w.dtype, elements, w.storage.value, key=key, make=make)
 
 
-@dataclass(frozen=True)
 class DotProductArgs(Arguments[M, N]):
     """The parameters of ``conv_dot_product``."""
 

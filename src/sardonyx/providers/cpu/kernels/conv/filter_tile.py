@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
@@ -19,6 +17,7 @@ from sardonyx.providers.cpu.language.values import Buf, Val
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Step
+from sardonyx.records import Record
 
 GRID, CHUNK = 64, 4
 """Work items wanted; tiles of filters that are worth a copy of the pixels they read."""
@@ -26,8 +25,7 @@ MAX_SHALLOW_TERMS = 48
 """Terms of a sum up to which it is one K-block, if its epilogue is applied to registers."""
 
 
-@dataclass(frozen=True)
-class FilterTile:
+class FilterTile(Record):
     """A micro-tile: ``rows`` filters by ``vectors`` of outputs; tiles of one vector take the tail of a block."""
 
     rows: int

@@ -7,7 +7,6 @@ window reads contiguous elements or single pixels, the rows are views of the ima
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 from typing import ClassVar
@@ -125,7 +124,6 @@ def _rows(
     return [Step(spec, flat(args=args), frozenset("y"), group.nodes, nbytes=nbytes)], views.dense(to, (*box, depth))
 
 
-@dataclass(frozen=True)
 class Im2colArgs(Arguments[M, N]):
     """The parameters of ``im2col``."""
 

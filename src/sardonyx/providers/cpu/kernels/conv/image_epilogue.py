@@ -7,7 +7,7 @@ loaded and encoded when they are stored, in the layout that the next convolution
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -24,6 +24,7 @@ from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, bf16, f32, i64, u16
+from sardonyx.records import Record
 
 NCHW, PACKED = "nchw", "packed"
 """Stride classes besides those of ``Access``: an NCHW operand, and a packed image."""
@@ -31,7 +32,6 @@ MICRO_TILE = HALF * PANEL
 """Sums of 16 pixels and 32 filters."""
 
 
-@dataclass(frozen=True)
 class ImageEpilogueArgs(Arguments[M, N]):
     """The parameters of an epilogue, and of the packed image that it writes for the next convolution."""
 
@@ -65,8 +65,7 @@ def writes_of(epilogue: Epilogue) -> frozenset[str]:
     return epilogue.writes | ({"image"} if packs_image(epilogue) else set())
 
 
-@dataclass(frozen=True)
-class PackedPixels:
+class PackedPixels(Record):
     """How channels of a pixel of a packed image are reached."""
 
     block: Val

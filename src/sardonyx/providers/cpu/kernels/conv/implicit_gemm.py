@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -45,6 +45,7 @@ from sardonyx.providers.cpu.language.amx import Tiles
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, f32, i64
+from sardonyx.records import Record
 
 GROUP = 10
 """Most micro-tiles of a group: their sums and a K-block of weights fit into an L1 of 48 KiB."""
@@ -61,7 +62,6 @@ ENTRY = 8
 first pixel in a second image."""
 
 
-@dataclass(frozen=True)
 class SecondImageArgs(Arguments[M, N]):
     """The parameters of a second image, of which a pointwise convolution is added; strides are those of windows."""
 
@@ -73,7 +73,6 @@ class SecondImageArgs(Arguments[M, N]):
     blocks: N
 
 
-@dataclass(frozen=True)
 class TileConvArgs(Arguments[M, N]):
     """All parameters but images and weights."""
 
@@ -113,8 +112,7 @@ class TileConvArgs(Arguments[M, N]):
         return k.const(0) if self.second is None else self.second.blocks
 
 
-@dataclass(frozen=True)
-class TileFormat:
+class TileFormat(Record):
     """The number format of images and weights, and its tile registers and scratch memory."""
 
     block: int
@@ -174,8 +172,7 @@ def convolve(
     tiles.release()
 
 
-@dataclass(frozen=True)
-class _Groups:
+class _Groups(Record):
     """Groups of tiles of pixels; a work item is a group and 32 filters."""
 
     count: Val
@@ -225,8 +222,7 @@ def _fill_distances(k: Kernel, args: TileConvArgs[Buf, Val], to: Buf, block_size
             to.store(at.get() + block, block * args.second.block)
 
 
-@dataclass(frozen=True)
-class PixelTiles:
+class PixelTiles(Record):
     """The tiles of a group, in a table: which pixels they have, and where these are in the packed image."""
 
     k: Kernel
@@ -306,8 +302,7 @@ def scratch_nbytes(steps: int, epilogue: Epilogue, spare: int = 1) -> int:
     return -(-steps // 8) * 64 + GROUP * ENTRY * 8 + (GROUP + spare + staging) * MICRO_TILE * 4
 
 
-@dataclass(frozen=True)
-class TileConv:
+class TileConv(Record):
     """Multiplies and finishes micro-tiles."""
 
     k: Kernel

@@ -8,7 +8,6 @@ multiplied by the scales of image and filters when it ends. The image is read as
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -135,7 +134,6 @@ def _packed(group: Convolution, found: on_tiles.Geometry, isa: Isa) -> Packed:
 # -- the kernel
 
 
-@dataclass(frozen=True)
 class SlicesConvArgs(Arguments[M, N]):
     """The parameters of ``conv_int8_slices``."""
 
@@ -186,7 +184,6 @@ def conv_int8_slices(k: Kernel, args: SlicesConvArgs[Buf, Val], *, first: DType,
     convolve(k, args.conv, epilogue, TileFormat(STEP, TERMS, SLICES, SLICES * 2 * TILE, SPARE), work)
 
 
-@dataclass(frozen=True)
 class _Int8Conv(TileConv):
     """Products of slices."""
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,7 @@ from sardonyx.providers.cpu.program.prepack import aligned
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Packed, Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
+from sardonyx.records import Record
 
 MAX_SHALLOW_TERMS = KC
 """Terms of a sum up to which a cheap epilogue is applied to registers; for longer sums scratch costs little."""
@@ -95,8 +96,7 @@ def has_nhwc_views(group: Convolution) -> bool:
     return all(map(is_nhwc, (group.x, *group.outputs))) and Lines.of(group) is not None
 
 
-@dataclass(frozen=True)
-class Lines:
+class Lines(Record):
     """The pixels of outputs and epilogue operands as lines of constant stride.
 
     One line if there are no gaps; otherwise the rows of the image.

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.kernels.common.window import TapsArgs, WindowArgs, WindowGeometry
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64, u8, u16, u32, u64
+from sardonyx.records import Record
 
 MOST_TAPS, MOST_PADDED = 256, 64
 """Taps of a window, at most; and those of a window that reads padding, whose masks are one word."""
@@ -124,8 +124,7 @@ class Block:
         return self.k.cast((place >= 0) & (place < self.window.size[axis]), i64)
 
 
-@dataclass(frozen=True)
-class Channels:
+class Channels(Record):
     """The input of one tap of a tile's pixels, channel by channel."""
 
     read: Callable[[Val, Sequence[Buf]], Iterator[Val]]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -31,13 +30,13 @@ from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, Var, i64
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES, Isa
+from sardonyx.records import Record
 
 LOW = 4
 """Pixels of the small tile that takes the tail of an image; missing pixels repeat the last."""
 
 
-@dataclass(frozen=True)
-class NhwcConvConfig:
+class NhwcConvConfig(Record):
     """Compile-time configuration of ``conv_nhwc``."""
 
     dtype: DType
@@ -73,7 +72,6 @@ class NhwcConvConfig:
         return -(-nbytes // LINE_NBYTES) * LINE_NBYTES
 
 
-@dataclass(frozen=True)
 class NhwcConvArgs(Arguments[M, N]):
     """The parameters of ``conv_nhwc``."""
 
@@ -163,8 +161,7 @@ class _Conv:
         return RowTransposer(k, args.window, args.taps, args.stem, to, config.stem_channels)
 
 
-@dataclass(frozen=True)
-class _PixelBlock:
+class _PixelBlock(Record):
     """The output pixels of some micro-tiles of a line, for one group."""
 
     conv: _Conv
@@ -197,8 +194,7 @@ class _PixelBlock:
             conv.located.set(place)
 
 
-@dataclass(frozen=True)
-class _KBlock:
+class _KBlock(Record):
     """Some taps and channels of a panel's weights."""
 
     tap: Val
@@ -213,8 +209,7 @@ class _KBlock:
     is_last: Val
 
 
-@dataclass(frozen=True)
-class _PanelSums:
+class _PanelSums(Record):
     """The sums of one panel of filters at the pixels of a block."""
 
     conv: _Conv

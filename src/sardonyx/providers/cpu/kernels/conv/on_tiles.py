@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,7 @@ from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Unrepresentable
 from sardonyx.providers.cpu.program.variants import Refusal
+from sardonyx.records import Record
 
 KC_STEPS = {1: 12, 2: 6, 3: 4}
 """Most steps of a K-block, by terms: 24 KiB of weights."""
@@ -81,8 +82,7 @@ LEAST_DEPTH, LEAST_CHANNELS = 2 * int8_slices.STEP, 0.7
 channels in tiles that there must be."""
 
 
-@dataclass(frozen=True)
-class Geometry:
+class Geometry(Record):
     """A convolution's window over a packed image."""
 
     layout: PackedImageLayout

@@ -7,7 +7,7 @@ channels are few.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 from sardonyx.dtypes import DType
@@ -39,7 +39,6 @@ NHWC, NCHW, ANY = "nhwc", "nchw", "any"
 """Which elements of the source are adjacent: channels, pixels of a row, or neither."""
 
 
-@dataclass(frozen=True)
 class PackImageArgs(Arguments[M, N]):
     """The parameters of ``pack_image``."""
 

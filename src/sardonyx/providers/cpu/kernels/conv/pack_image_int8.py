@@ -13,7 +13,7 @@ that needs more than four slices (``MAX_RATIO``) or has no scale sets its flag a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, ClassVar
 
 from sardonyx.dtypes import DType
@@ -30,6 +30,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i8, i32, i64, u8, u32
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.records import Record
 
 FOURTH_RATIO, MAX_RATIO = 16.0, 4096.0
 """Times the mean of the others' sizes that the largest number of an image may be, with three slices and with four.
@@ -41,7 +42,6 @@ STRETCH, SEGMENT = 16, 64
 _INFINITE = 0x7F80_0000
 
 
-@dataclass(frozen=True)
 class NhwcImageArgs(Arguments[M, N]):
     """The parameters of an NHWC image: strides, channels, sizes and batch."""
 
@@ -90,7 +90,6 @@ class _Source:
                     do(t.keep(at.at(i * self.pixel).load(t), 0.0))
 
 
-@dataclass(frozen=True)
 class MagnitudeArgs(Arguments[M, N]):
     """The parameters of ``image_magnitudes``: an image, and what it finds for each stretch."""
 
@@ -122,7 +121,6 @@ def image_magnitudes(k: Kernel, args: MagnitudeArgs[Buf, Val]) -> None:
         args.counts.store(at, found.count)
 
 
-@dataclass(frozen=True)
 class PackSlicesArgs(Arguments[M, N]):
     """The parameters of ``pack_image_int8_slices``."""
 
@@ -212,8 +210,7 @@ def _known(k: Kernel, source: _Source, image: Val, given: MagnitudeArgs[Buf, Val
     return found, ratio, k.bitcast(found, f32) > k.bitcast(least.get().min(), f32) * DARK
 
 
-@dataclass(frozen=True)
-class _Segment:
+class _Segment(Record):
     """64 channels of ``many`` pixels of a row."""
 
     k: Kernel
@@ -250,8 +247,7 @@ class _Segment:
 # -- what convolutions ask for
 
 
-@dataclass(frozen=True)
-class SlicedImage:
+class SlicedImage(Record):
     """An image in slices."""
 
     tiles: Storage

@@ -25,7 +25,7 @@ One term is bf16 itself, rounded to even, with its own infinities and NaN; denor
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
@@ -39,6 +39,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f32, i64, u16, u32
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref
+from sardonyx.records import Record
 
 BLOCK = 32
 """Channels of a block, and numbers of a tile's row."""
@@ -48,8 +49,7 @@ may overwrite residuals."""
 _SIGN, HIGH_HALF, NAN = 0x8000_0000, 0xFFFF_0000, 0x7FC0_0000
 
 
-@dataclass(frozen=True)
-class PackedImageLayout:
+class PackedImageLayout(Record):
     """A packed image layout. Distances are in pixels."""
 
     terms: int
@@ -160,7 +160,6 @@ class PackedImageLayout:
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
 class PackedStrides(Arguments[M, N]):
     """The strides of a packed image in elements: of the batch and of 32 channels, along the axes, and of terms."""
 
@@ -176,7 +175,6 @@ class PackedStrides(Arguments[M, N]):
         return PackedStrides(i64, i64, i64, i64, i64, i64)
 
 
-@dataclass(frozen=True)
 class PackedImageArgs(Arguments[M, N]):
     """The parameters of a packed image's layout, in elements."""
 
@@ -201,7 +199,6 @@ class PackedImageArgs(Arguments[M, N]):
         return PackedImageArgs(PackedStrides.declared(), i64, i64, i64, i64, i64, axes, axes)
 
 
-@dataclass(frozen=True)
 class PackedImageMatrix(Matrix):
     """A packed image as an epilogue operand: rows are pixels, ``column`` is the stride between channel blocks."""
 

@@ -14,7 +14,6 @@ tile only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -30,6 +29,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, i64
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref
+from sardonyx.records import Record
 
 MAX_PACE = {False: 16, True: 4}
 """Pixels that a step finishes, at most: of a cheap epilogue, and of an expensive one, whose code is long."""
@@ -64,8 +64,7 @@ def is_one_for_images(epilogue: Epilogue, operands: EpilogueArgs[Ref, Known]) ->
     return all(view.batch[axis] == 0 for view in held for axis in (1, 2))
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(Record):
     """The compile-time layout of the table of pixel offsets."""
 
     words: tuple[int | None, ...]
@@ -110,8 +109,7 @@ def table_nbytes(places: Places) -> int:
     return GROUP * places.tile_words * 8
 
 
-@dataclass(frozen=True)
-class _Operand:
+class _Operand(Record):
     """An operand or a result of the epilogue."""
 
     name: str

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 from sardonyx.ir import dims
@@ -46,6 +46,7 @@ from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.records import Record
 
 NAME = "conv.pointwise_depthwise"
 """Of the kernel variant."""
@@ -59,8 +60,7 @@ VECTORS = 3
 """Vectors of a channel panel, at most: the ring of wider ones would not stay in cache."""
 
 
-@dataclass(frozen=True)
-class RingConfig:
+class RingConfig(Record):
     """Compile-time configuration of the intermediate image and its ring."""
 
     shape: MicroTileShape
@@ -174,7 +174,6 @@ def _ring_nbytes(found: NhwcWindow, shape: MicroTileShape, isa: Isa) -> Known | 
 # -- the kernel
 
 
-@dataclass(frozen=True)
 class FusedPairArgs(Arguments[M, N]):
     """The parameters of ``conv_pointwise_depthwise``."""
 

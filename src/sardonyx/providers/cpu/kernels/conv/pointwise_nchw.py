@@ -14,7 +14,7 @@ The grid is (batch, group, block, chunk of filters); a thread whose next chunk h
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -44,6 +44,7 @@ from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
+from sardonyx.records import Record
 
 MIN_FILTERS_FOR_COPY = 32
 """Filters from which on the pixels of a strided pointwise window are worth a dense copy."""
@@ -51,8 +52,7 @@ UNROLLED = 4
 """Vectors of a filter that a cheap epilogue finishes at once."""
 
 
-@dataclass(frozen=True)
-class PointwiseConfig:
+class PointwiseConfig(Record):
     """Compile-time configuration of a pointwise convolution."""
 
     dtype: DType
@@ -132,7 +132,6 @@ def _scratch_nbytes(config: PointwiseConfig, channels: Known, room: int, lanes: 
     return expressible(dims.mul(dims.add(config.shape.rows * config.pitch, panels), config.dtype.bits // 8))
 
 
-@dataclass(frozen=True)
 class PointwiseArgs(Arguments[M, N]):
     """The parameters of ``conv_pointwise_nchw``."""
 
@@ -183,8 +182,7 @@ def conv_pointwise_nchw(
             copied.set(which)
 
 
-@dataclass(frozen=True)
-class _TileEpilogue:
+class _TileEpilogue(Record):
     """The epilogue of a tile of filters."""
 
     finish: BoundEpilogue
@@ -208,8 +206,7 @@ class _TileEpilogue:
         self.finish.tile(sums, pitch, self.filter, self.rows, self.pixel + pixel, count, unroll=unroll)
 
 
-@dataclass(frozen=True)
-class _Block:
+class _Block(Record):
     """Some pixels of all channels of a group."""
 
     k: Kernel

@@ -7,7 +7,7 @@ pixels of neighbouring outputs are one stride apart, and overlap.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -19,6 +19,7 @@ from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i64
 from sardonyx.providers.cpu.program.steps import Ref
+from sardonyx.records import Record
 
 LINE = 16
 """Elements of a cache line, and of the longest vector."""
@@ -26,7 +27,6 @@ MAX_ROW_CHANNELS = 4
 """Channels up to which interleaving them costs less than a copy of the image."""
 
 
-@dataclass(frozen=True)
 class StemArgs(Arguments[M, N]):
     """The parameters of an NCHW image whose rows are transposed."""
 
@@ -48,8 +48,7 @@ class StemArgs(Arguments[M, N]):
         return StemArgs(i64, i64, i64, i64, i64, i64, i64, i64)
 
 
-@dataclass(frozen=True)
-class StemRows:
+class StemRows(Record):
     """The image of a stem convolution, and the convolution of its transposed rows."""
 
     x: View

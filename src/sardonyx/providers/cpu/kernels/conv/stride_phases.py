@@ -12,7 +12,7 @@ The source is a channel-blocked packed image of one term, padding included. Pixe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, ClassVar
 
 from sardonyx.dtypes import DType
@@ -27,6 +27,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, i64, u16
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.records import Record
 
 SAVED, LINE = 16, 8
 """Cycles of a step of a micro-tile, at least, and of a copied line."""
@@ -34,7 +35,6 @@ NO_PHASES = PerAxis[Ref, Known](0, 0, 0)
 """The phase strides of an image that is not decomposed."""
 
 
-@dataclass(frozen=True)
 class PlaneAxes(Arguments[M, N]):
     """A number for each axis of a plane."""
 
@@ -42,7 +42,6 @@ class PlaneAxes(Arguments[M, N]):
     x: N
 
 
-@dataclass(frozen=True)
 class SourceStrides(Arguments[M, N]):
     """The strides of the image that is decomposed."""
 
@@ -52,7 +51,6 @@ class SourceStrides(Arguments[M, N]):
     x: N
 
 
-@dataclass(frozen=True)
 class PhaseStrides(Arguments[M, N]):
     """The strides of its phases."""
 
@@ -63,7 +61,6 @@ class PhaseStrides(Arguments[M, N]):
     y: N
 
 
-@dataclass(frozen=True)
 class StridePhasesArgs(Arguments[M, N]):
     """The parameters of ``split_stride_phases``."""
 
@@ -111,8 +108,7 @@ def split_stride_phases(k: Kernel, args: StridePhasesArgs[Buf, Val]) -> None:
             to.store(i * BLOCK, here.load(i * stride.x * x.x, BLOCK))
 
 
-@dataclass(frozen=True)
-class StridePhases:
+class StridePhases(Record):
     """The stride phases of a packed image."""
 
     image: PackedImageLayout

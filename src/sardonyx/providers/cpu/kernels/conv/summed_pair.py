@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from sardonyx.ir.scalar import Program
@@ -19,6 +19,7 @@ from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK
 from sardonyx.providers.cpu.kernels.split.bf16 import PANEL
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.steps import Step
+from sardonyx.records import Record
 
 NAME = "conv.summed_pair"
 """Of the kernel variant."""
@@ -26,8 +27,7 @@ PLANE = 2
 """Axes of the images."""
 
 
-@dataclass(frozen=True)
-class SummedPair:
+class SummedPair(Record):
     """Two convolutions that are one."""
 
     first: Convolution

@@ -23,7 +23,6 @@ of that block and tile of filters are then recomputed directly.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -48,6 +47,7 @@ from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Unrepresentable
 from sardonyx.providers.cpu.program.variants import Refusal
+from sardonyx.records import Record
 
 Array = np.ndarray[Any, Any]
 
@@ -175,7 +175,6 @@ def _scratch_nbytes(channels: int, isa: Isa) -> Known:
     return (_line_elements(lanes) + sums + ROWS * 4 * MAX_VECTORS * lanes + seen) * 4
 
 
-@dataclass(frozen=True)
 class WinogradNchwArgs(Arguments[M, N]):
     """The parameters of ``conv_winograd_nchw``."""
 
@@ -234,8 +233,7 @@ def conv_winograd_nchw(k: Kernel, args: WinogradNchwArgs[Buf, Val], *, epilogue:
                     finish.tile(block.out.at(y * block.length), block.pitch, first, here, left * 2, made)
 
 
-@dataclass(frozen=True)
-class _Block:
+class _Block(Record):
     """Some rows of Winograd tiles, without gaps between rows: vectors reach into the next row."""
 
     k: Kernel

@@ -12,7 +12,6 @@ neighbouring tiles are recomputed where one of them is not finite.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -40,6 +39,7 @@ from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.steps import Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
+from sardonyx.records import Record
 
 MIN_CHANNELS = 16
 """Channels and filters from which on fewer products outweigh the transforms."""
@@ -114,7 +114,6 @@ def _scratch_nbytes(channels: int, shape: MicroTileShape, isa: Isa) -> int:
     return ((ELEMENTS * _rows(shape) + 4 * SEGMENT) * shape.columns(isa, f32) + seen) * 4
 
 
-@dataclass(frozen=True)
 class WinogradNhwcArgs(Arguments[M, N]):
     """The parameters of ``conv_winograd_nhwc``."""
 
@@ -176,8 +175,7 @@ def conv_winograd_nhwc(
                     finish.tile(block.out.at(y * (2 * SEGMENT * nr)), nr, row, made, panel * nr, columns, width=nr)
 
 
-@dataclass(frozen=True)
-class _Block:
+class _Block(Record):
     """Some Winograd tiles of an image, in row-major order."""
 
     k: Kernel

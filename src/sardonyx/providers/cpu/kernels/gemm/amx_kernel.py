@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -63,13 +63,13 @@ from sardonyx.providers.cpu.language.bf16_dot import dot_pairs
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f32, i64, u32
 from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.records import Record
 
 PAIR_ROWS = 8
 """Rows of a micro-tile with bf16 pair instructions: 16 vector registers of sums and two of B; A is broadcast from
 memory."""
 
 
-@dataclass(frozen=True)
 class AmxGemmArgs(Arguments[M, N]):
     """The parameters of ``gemm_amx``."""
 
@@ -258,8 +258,7 @@ class _MacroProduct:
             self.finish.half(gemm.scratch, slot, row, 0, column, gemm.args.m)
 
 
-@dataclass(frozen=True)
-class _KBlock:
+class _KBlock(Record):
     """A K-block of the products of a macro-tile's rows with one column panel."""
 
     row: Val

@@ -7,13 +7,13 @@ first asks once whether any flag is set, and looks at the flags of single micro-
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from sardonyx.providers.cpu.kernels.common.matrices import MatrixArgs
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import load_one
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, STEP, TILE, FlagsArgs, load_column, step_elements
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i32, i64
+from sardonyx.records import Record
 
 EXACT_ROWS = 4
 """Rows that are recomputed at a time: 8 vector registers of sums."""
@@ -28,8 +28,7 @@ def any_flag_set(k: Kernel, operands: Iterable[tuple[Buf, Val]]) -> Val:
     return found.get().ne(0).any()
 
 
-@dataclass(frozen=True)
-class ProductOperands:
+class ProductOperands(Record):
     """The operands of one matrix product: packed, with their flags, and as they were, where that exists."""
 
     a: Buf
@@ -40,8 +39,7 @@ class ProductOperands:
     b_source: MatrixArgs[Buf, Val] | None
 
 
-@dataclass(frozen=True)
-class F32Fallback:
+class F32Fallback(Record):
     """The fallback of one matrix product inside a kernel."""
 
     k: Kernel

@@ -12,7 +12,6 @@ Blocking and the pipelined epilogue are those of ``gemm.amx`` (``gemm.macro_tile
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sardonyx.ir.dims import Known
@@ -99,7 +98,6 @@ def steps(p: Problem, analysis: Analysis) -> list[Step]:
     return [*before, Step(spec, flat(args=args), epilogue.writes, p.nodes, scratch, p.flops, b.elements, why)]
 
 
-@dataclass(frozen=True)
 class SliceGemmArgs(Arguments[M, N]):
     """The parameters of ``gemm_int8_slices``."""
 
@@ -218,7 +216,6 @@ class _Product:
         accumulator.start(slot + side * HALF, (tile * self.k_blocks + number) * HALF, scales, step.eq(0))
 
 
-@dataclass(frozen=True)
 class _SlicedFallback(F32Fallback):
     k_block: Val
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from sardonyx.ir.dims import Known
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import TileEpilogue
@@ -19,6 +18,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.scheduler import TileScheduler
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.records import Record
 
 MICRO_TILE = PANEL * PANEL
 MICRO_TILE_NBYTES = MICRO_TILE * 4
@@ -26,8 +26,7 @@ COLUMNS = 8
 """Column panels of a macro-tile that share each K-block of A."""
 
 
-@dataclass(frozen=True)
-class Blocking:
+class Blocking(Record):
     """Row and column panels of a macro-tile."""
 
     rows: int
@@ -91,8 +90,7 @@ class PipelinedEpilogue:
         self.column.set(k.select(is_tile_end, next_column, column))
 
 
-@dataclass(frozen=True)
-class MacroTile:
+class MacroTile(Record):
     """Some row panels by some column panels of one product of a batch."""
 
     number: Val

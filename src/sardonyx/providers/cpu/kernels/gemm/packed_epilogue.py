@@ -12,7 +12,7 @@ which the f32 fallback of the consumer restores it. One term is the number round
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from sardonyx.ir import dims
@@ -50,7 +50,6 @@ TERM_STRIDE = 2 * TILE
 _ABS, _INFINITY = 0x7FFF_FFFF, 0x7F80_0000
 
 
-@dataclass(frozen=True)
 class Panels(Matrix):
     """An output in tiles: ``row`` is the distance of panels, and ``column`` that of steps."""
 

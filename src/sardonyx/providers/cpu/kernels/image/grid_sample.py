@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -26,13 +26,13 @@ from sardonyx.providers.cpu.language.dsl import Definition, Kernel, Params, kern
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.records import Record
 
 BLOCK = 64
 """Points of a block."""
 
 
-@dataclass(frozen=True)
-class GridSampleConfig:
+class GridSampleConfig(Record):
     """Compile-time configuration of ``grid_sample``."""
 
     x: DType
@@ -77,7 +77,6 @@ def sampling_step(group: GridSample, x: View, kernel: Definition, scratch_nbytes
     return Step(spec, flat(args=args), epilogue.writes, group.nodes, scratch_nbytes, flops, nbytes)
 
 
-@dataclass(frozen=True)
 class GridSampleArgs(Arguments[M, N]):
     """The parameters of ``grid_sample``."""
 

@@ -13,7 +13,7 @@ Grid: (batch, channel, plane, row block). Each output is computed by one thread,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import ClassVar
 
@@ -36,6 +36,7 @@ from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
+from sardonyx.records import Record
 
 ROW = 4096
 """Elements of the combined row, at most: 16 KiB of f32."""
@@ -51,8 +52,7 @@ MAX_UNROLLED_VECTORS = 16
 """Vectors of a row up to which they are unrolled."""
 
 
-@dataclass(frozen=True)
-class PoolConfig:
+class PoolConfig(Record):
     """Compile-time configuration of ``pool_nchw``."""
 
     kind: str
@@ -123,7 +123,6 @@ def steps(group: Pool, analysis: Analysis) -> list[Step]:
     return [Step(spec, flat(args=args), epilogue.writes, group.nodes, scratch, flops, geometry.nbytes)]
 
 
-@dataclass(frozen=True)
 class PoolArgs(Arguments[M, N]):
     """The parameters of ``pool_nchw``."""
 
@@ -159,8 +158,7 @@ def pool_nchw(k: Kernel, args: PoolArgs[Buf, Val], *, config: PoolConfig, x_dtyp
             _RowBlock(row, epilogue, start, image, channel, plane, left, columns).emit(first, stop)
 
 
-@dataclass(frozen=True)
-class _RowBlock:
+class _RowBlock(Record):
     """Some rows of outputs of one plane, in a block of columns."""
 
     row: _Row

@@ -7,7 +7,7 @@ Images of one bf16 term that an AMX convolution packed for another are compared 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -106,7 +106,6 @@ def _separated(group: Pool) -> tuple[Pool, Pool] | None:
     return first, replace(group, x=row, window=across, ends=ends_across)
 
 
-@dataclass(frozen=True)
 class CountedPadding(Arguments[M, N]):
     """How much of the padding counts as elements of a mean, in front of an axis and after it."""
 
@@ -127,7 +126,6 @@ def counted_padding_declared(kind: str) -> tuple[CountedPadding[Memory, DType], 
     return (CountedPadding(i64, i64),) * 3 if kind == MEAN else None
 
 
-@dataclass(frozen=True)
 class PoolNhwcArgs(Arguments[M, N]):
     """The parameters of ``pool_nhwc``."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -11,6 +11,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import PolyphaseFilter, TapTable
 from sardonyx.providers.cpu.kernels.common.epilogue import EpilogueArgs
 from sardonyx.providers.cpu.language.arguments import Arguments, M, N, named
+from sardonyx.records import Record
 
 COLUMN_BLOCK = 4096
 """Columns that are computed at a time where the innermost axis is not resampled."""
@@ -28,15 +29,13 @@ RUNTIME_TAPS = 0
 """In place of a number of taps: too many to unroll, or known only at run time."""
 
 
-@dataclass(frozen=True)
-class TapTableConfig:
+class TapTableConfig(Record):
     """The compile-time part of a ``TapTable``."""
 
     taps: int
     is_weighted: bool
 
 
-@dataclass(frozen=True)
 class TapTableArgs(Arguments[M, N]):
     """The parameters of a ``TapTable``; they are numbered by axis."""
 
@@ -46,7 +45,6 @@ class TapTableArgs(Arguments[M, N]):
     weights: M | None = field(metadata=named("w{}"))
 
 
-@dataclass(frozen=True)
 class ResizeArgs(Arguments[M, N]):
     """The parameters of ``resize``."""
 
@@ -65,8 +63,7 @@ class ResizeArgs(Arguments[M, N]):
         return found
 
 
-@dataclass(frozen=True)
-class ResizeConfig:
+class ResizeConfig(Record):
     """How each axis is resampled, the innermost one of the result and the outer ones; None: not at all."""
 
     x: DType

@@ -5,7 +5,6 @@ The address and the weights of a sample are scalars, the same for all channels. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sardonyx.dtypes import DType
@@ -24,6 +23,7 @@ from sardonyx.providers.cpu.language.polling import is_stopped
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, f32, f64, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.records import Record
 
 INSIDE, MAX = "inside", "max"
 MAX_COORDINATE = 1 << 24
@@ -32,8 +32,7 @@ RELATIVE_ERROR = 2.0**-20
 """A bound of the relative error of coordinates, which are computed in f32."""
 
 
-@dataclass(frozen=True)
-class RoiAlignConfig:
+class RoiAlignConfig(Record):
     """Compile-time configuration of ``roi_align``."""
 
     x: DType
@@ -70,7 +69,6 @@ def steps(group: RoiAlign, analysis: Analysis) -> list[Step]:
     ]
 
 
-@dataclass(frozen=True)
 class RoiAlignArgs(Arguments[M, N]):
     """The parameters of ``roi_align``."""
 
@@ -139,8 +137,7 @@ def _scaled(k: Kernel, config: RoiAlignConfig, corner: Val) -> Val:
     return k.cast(corner, config.work) * config.scale - config.shift
 
 
-@dataclass(frozen=True)
-class _Extent:
+class _Extent(Record):
     """A region along one axis of the image: from ``start`` to ``stop``, of which cell number ``cell`` is pooled."""
 
     start: Val

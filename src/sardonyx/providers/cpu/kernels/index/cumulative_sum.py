@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -15,13 +15,13 @@ from sardonyx.providers.cpu.language.values import Buf, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import product
 from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.records import Record
 
 CHUNK = 64
 """Adjacent elements whose sums are in registers together, so that whole cache lines are read once."""
 
 
-@dataclass(frozen=True)
-class CumulativeSumConfig:
+class CumulativeSumConfig(Record):
     """The compile-time configuration of ``cumulative_sum``."""
 
     dtype: DType
@@ -50,7 +50,6 @@ def _without(view: View, axis: int) -> View:
     return replace(view, shape=tuple(shape), strides=tuple(strides))
 
 
-@dataclass(frozen=True)
 class CumulativeSumArgs(Arguments[M, N]):
     """The parameters of ``cumulative_sum``; the nest has the axes other than the summed one."""
 

@@ -7,7 +7,7 @@ place of the row, and every element is checked and copied separately.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sardonyx.dtypes import DType, of_name
 from sardonyx.ir import dims
@@ -20,6 +20,7 @@ from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible, product
 from sardonyx.providers.cpu.program.steps import Step
+from sardonyx.records import Record
 
 CHUNK = 4096
 """Elements of a row that are one work item."""
@@ -27,8 +28,7 @@ CHUNK = 4096
 DATA, INDICES, OUT = range(3)
 
 
-@dataclass(frozen=True)
-class GatherConfig:
+class GatherConfig(Record):
     """The compile-time configuration of ``gather``; ``kinds`` are the stride classes of data and result along a row."""
 
     dtype: DType

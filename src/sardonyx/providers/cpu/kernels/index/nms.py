@@ -6,7 +6,7 @@ concatenates the rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 from sardonyx import dtypes
@@ -54,7 +54,6 @@ def steps(group: NonMaxSuppression, analysis: Analysis) -> list[Step]:
     return [found, Step(concat_boxes(), concatenated, frozenset(("out", "total")), group.nodes)]
 
 
-@dataclass(frozen=True)
 class SuppressionArgs(Arguments[M, N]):
     """The parameters of ``non_max_suppression``."""
 

@@ -8,7 +8,7 @@ reads all indices and applies those in its range of the indexed axis.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sardonyx.dtypes import DType, of_name
 from sardonyx.ir import dims
@@ -22,12 +22,12 @@ from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import product
 from sardonyx.providers.cpu.program.steps import Step
+from sardonyx.records import Record
 
 INDICES, UPDATES, OUT = range(3)
 
 
-@dataclass(frozen=True)
-class ScatterConfig:
+class ScatterConfig(Record):
     """The compile-time configuration of ``scatter``."""
 
     dtype: DType

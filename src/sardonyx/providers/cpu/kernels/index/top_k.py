@@ -6,7 +6,7 @@ most elements; the others are inserted. The heap is sorted at the end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import ClassVar
 
@@ -22,14 +22,14 @@ from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bool_, i32, i
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible, product
 from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.records import Record
 
 X, VALUES, INDICES = range(3)
 UNROLL = 4
 """Vectors that are compared together."""
 
 
-@dataclass(frozen=True)
-class TopKConfig:
+class TopKConfig(Record):
     """The compile-time configuration of ``top_k``."""
 
     dtype: DType
@@ -79,7 +79,6 @@ def worse(a: Entry, b: Entry) -> Val:
     return (a[0] > b[0]) | (a[0].eq(b[0]) & (a[1] > b[1]))
 
 
-@dataclass(frozen=True)
 class TopKArgs(Arguments[M, N]):
     """The parameters of ``top_k``: x, the values and the indices."""
 

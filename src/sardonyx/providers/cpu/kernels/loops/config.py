@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -14,10 +14,10 @@ from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, n
 from sardonyx.providers.cpu.language.dsl import Params
 from sardonyx.providers.cpu.language.values import i32, i64, register_dtype
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
+from sardonyx.records import Record
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(Record):
     """How the kernel reads or writes a view."""
 
     dtype: DType
@@ -31,8 +31,7 @@ class Access:
     """An output with non-temporal stores."""
 
 
-@dataclass(frozen=True)
-class LoopConfig:
+class LoopConfig(Record):
     """The compile-time configuration of ``fused_loop``.
 
     Axes are, in order: outer axes, at most one axis for vectors across rows or for blocks of rows, row axes.
@@ -131,7 +130,6 @@ class LoopConfig:
         return max(1, f32_lanes * 32 // max(register_dtype(t).bits for t in types))
 
 
-@dataclass(frozen=True)
 class LoopArgs(Arguments[M, N]):
     """The parameters of ``fused_loop``."""
 

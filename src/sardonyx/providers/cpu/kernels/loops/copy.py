@@ -7,7 +7,7 @@ output's axis.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from sardonyx.dtypes import of_name
@@ -33,6 +33,7 @@ from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible, product
 from sardonyx.providers.cpu.program.steps import Step
 from sardonyx.providers.cpu.program.variants import Refusal
+from sardonyx.records import Record
 
 TRANSPOSED = "t"
 """The access class of an input that is transposed."""
@@ -80,8 +81,7 @@ def _is_identity(step: Apply) -> bool:
     return step.program.arity == 1 and all(s.op in ("arg", "copy") for s in step.program.steps)
 
 
-@dataclass(frozen=True)
-class TransposeConfig:
+class TransposeConfig(Record):
     """The compile-time configuration of ``transpose``."""
 
     expression: Expression

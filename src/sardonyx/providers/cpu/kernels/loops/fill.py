@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -35,7 +35,6 @@ def steps(group: Fill, analysis: Analysis) -> list[Step]:
     return [Step(spec, args, frozenset(("out",)), group.nodes)]
 
 
-@dataclass(frozen=True)
 class FillValues(Arguments[M, N]):
     """The values that ``fill_values`` stores."""
 

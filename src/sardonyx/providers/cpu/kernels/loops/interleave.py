@@ -7,7 +7,7 @@ elements, is loaded, and shuffled in registers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Apply, Expression, Loop
@@ -21,6 +21,7 @@ from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible, product
 from sardonyx.providers.cpu.program.steps import Step
 from sardonyx.providers.cpu.program.variants import Refusal
+from sardonyx.records import Record
 
 MAX_PLANES = 15
 """The largest number of planes."""
@@ -30,8 +31,7 @@ PLANAR, INTERLEAVED, PER_PLANE = "planar", "interleaved", "per plane"
 """Layouts of a view: contiguous planes, interleaved elements, or one element per plane."""
 
 
-@dataclass(frozen=True)
-class InterleaveConfig:
+class InterleaveConfig(Record):
     """The compile-time configuration of ``interleave``."""
 
     expression: Expression
@@ -121,8 +121,7 @@ def interleave(k: Kernel, nest: NestArgs[Buf, Val], *, config: InterleaveConfig)
             chunk.make(whole, long - whole)
 
 
-@dataclass(frozen=True)
-class _Chunk:
+class _Chunk(Record):
     """A chunk of every plane: ``here`` are views from its first element on, ``across`` their strides between planes."""
 
     k: Kernel

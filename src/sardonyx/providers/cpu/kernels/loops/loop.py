@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
@@ -30,6 +30,7 @@ from sardonyx.providers.cpu.language.values import bf16
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible, product
 from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.records import Record
 
 CHUNK = 4096
 """Elements of a pointwise loop that are one work item."""
@@ -197,8 +198,7 @@ def _is_expensive(expression: Expression) -> bool:
     return any(isinstance(s, Apply) and is_expensive(s.program) for s in expression.steps)
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Record):
     """The axes of a loop in the roles that ``fused_loop`` gives them."""
 
     outer: tuple[Axis, ...]

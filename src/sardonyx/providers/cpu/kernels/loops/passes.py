@@ -12,11 +12,11 @@ saves it in the thread's scratch memory.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from sardonyx.forks import cached_property
 from sardonyx.ir.scalar import Program
 from sardonyx.lower.groups import Apply, Count, Expression, Reduce
+from sardonyx.records import Record
 
 EXPENSIVE = frozenset((
     "exp", "expm1", "log", "log1p", "erf", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh",
@@ -34,8 +34,7 @@ def operations(program: Program) -> int:
     return sum(20 if s.op in EXPENSIVE else 1 for s in program.steps if s.op not in ("arg", "int", "real", "copy"))
 
 
-@dataclass(frozen=True)
-class Pass:
+class Pass(Record):
     """One pass over a row: ``values`` are the element values in the order of computation."""
 
     stage: int
@@ -50,8 +49,7 @@ class Pass:
     """Values that an earlier pass saved."""
 
 
-@dataclass(frozen=True)
-class Schedule:
+class Schedule(Record):
     """The passes of an expression. ``row_operands`` are the operands that are constant along a row."""
 
     expression: Expression

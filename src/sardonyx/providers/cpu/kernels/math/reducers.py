@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from sardonyx.dtypes import DType
@@ -11,6 +10,7 @@ from sardonyx.lower.groups import Reduce
 from sardonyx.providers.cpu.kernels.math.exponentials import CURRENT_ROUNDING
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Val, bool_, f32, i32, i64, register_dtype
+from sardonyx.records import Record
 
 State: TypeAlias = "tuple[Val, ...]"
 """An accumulator, and for ``argmax`` and ``argmin`` its index."""
@@ -59,8 +59,7 @@ def _extreme_or_first(k: Kernel, a: Val, b: Val, *, largest: bool) -> Val:
     return k.intrinsic(name, [b, a, *rounding], a.dtype, a.lanes)
 
 
-@dataclass(frozen=True)
-class Reducer:
+class Reducer(Record):
     """One reduction. NaN propagates, as in numpy."""
 
     k: Kernel

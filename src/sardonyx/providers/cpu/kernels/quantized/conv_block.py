@@ -5,7 +5,6 @@ Columns of a row are grouped by stride phase, so that neighbouring outputs read 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -23,6 +22,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i8, i32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.sizes import expressible
+from sardonyx.records import Record
 
 BLOCK_NBYTES = 128 << 10
 """Bytes of an image block, unless one row of outputs needs more."""
@@ -32,8 +32,7 @@ MIN_BLOCK_ROWS = 8
 """Rows of an output block, where they fit."""
 
 
-@dataclass(frozen=True)
-class Int8ConvConfig:
+class Int8ConvConfig(Record):
     """Compile-time configuration of ``conv_int8``."""
 
     x_dtype: DType
@@ -63,7 +62,6 @@ class Int8ConvConfig:
         return expressible(dims.maximum(BLOCK_NBYTES, dims.product((channels, rows, row))))
 
 
-@dataclass(frozen=True)
 class Int8ConvArgs(Arguments[M, N]):
     """The parameters of ``conv_int8``."""
 

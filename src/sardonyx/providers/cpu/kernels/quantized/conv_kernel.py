@@ -6,8 +6,6 @@ filters are cut into chunks as well, so that all threads have work. Grid: (batch
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.dtypes import DType
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.window import WindowArgs
@@ -28,6 +26,7 @@ from sardonyx.providers.cpu.language.amx import ROWS, Tiles
 from sardonyx.providers.cpu.language.arguments import Memory
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bool_, i8, i32, i64
+from sardonyx.records import Record
 
 ITEMS_PER_THREAD, MIN_CHUNK_TILES = 4, 4
 """Work items wanted for each of several threads; tiles of filters in a chunk, at least, that pay for packing panels."""
@@ -68,8 +67,7 @@ def conv_int8(k: Kernel, args: Int8ConvArgs[Buf, Val], *, config: Int8ConvConfig
     product.end()
 
 
-@dataclass(frozen=True)
-class _Item:
+class _Item(Record):
     """A work item: some filters at one block of outputs."""
 
     chunk: Val
@@ -119,8 +117,7 @@ class _Grid:
         return rows * self.out_x
 
 
-@dataclass(frozen=True)
-class _Conv:
+class _Conv(Record):
     """Packs the panels of a work item, and multiplies them by its filters."""
 
     k: Kernel
@@ -163,8 +160,7 @@ class _Conv:
         return self.scratch.panels.at((at - first) // self.grid.nr * self.scratch.panel_nbytes)
 
 
-@dataclass(frozen=True)
-class _PanelEpilogue:
+class _PanelEpilogue(Record):
     """The epilogue of some filters at the outputs of one panel."""
 
     k: Kernel

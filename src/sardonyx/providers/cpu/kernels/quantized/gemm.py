@@ -10,7 +10,6 @@ start with the compensation, from the column sums in front of each panel.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -29,7 +28,6 @@ from sardonyx.providers.cpu.program.steps import Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
 
-@dataclass(frozen=True)
 class Int8GemmArgs(Arguments[M, N]):
     """The parameters of an int8 matrix product."""
 

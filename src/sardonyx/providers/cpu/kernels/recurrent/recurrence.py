@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -39,6 +39,7 @@ from sardonyx.providers.cpu.machine.isa import KIB, Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.records import Record
 
 CHAINS = 6
 """Independent accumulators that nearly hide the latency of an fma."""
@@ -50,8 +51,7 @@ MAX_SHARED = COUNTERS // 3
 """The largest number of (direction, block) pairs that threads share: each has three counters."""
 
 
-@dataclass(frozen=True)
-class RecurrenceTile:
+class RecurrenceTile(Record):
     """The register tile: vectors of a panel, partial sums of each sum, rows.
 
     A tile of several rows leaves 8 registers for weights and elements.
@@ -82,8 +82,7 @@ class RecurrenceTile:
         return self.lanes * self.vectors
 
 
-@dataclass(frozen=True)
-class RecurrenceConfig:
+class RecurrenceConfig(Record):
     """The compile-time configuration of ``recurrence``."""
 
     dtype: DType
@@ -110,7 +109,6 @@ class RecurrenceConfig:
         return 1 + self.states + sum(len(s.expression.results) for s in self.stages[:-1])
 
 
-@dataclass(frozen=True)
 class OperandArgs(Arguments[M, N]):
     """The parameters of one of the caller's buffers. It has strides along some axes; units are contiguous."""
 
@@ -132,7 +130,6 @@ class OperandArgs(Arguments[M, N]):
         return found
 
 
-@dataclass(frozen=True)
 class RecurrenceArgs(Arguments[M, N]):
     """The parameters of ``recurrence``."""
 

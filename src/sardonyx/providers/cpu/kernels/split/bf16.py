@@ -18,7 +18,7 @@ is not packed at all: ``Unrepresentable`` is raised and another kernel is chosen
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -38,6 +38,7 @@ from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.prepack import Packing
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Packed, Ref, Step
+from sardonyx.records import Record
 
 Array = np.ndarray[Any, Any]
 _Output = TypeVar("_Output", Matrix, View)
@@ -79,7 +80,6 @@ def k_block_steps(steps: int, most: int) -> int:
 # -- the kernel
 
 
-@dataclass(frozen=True)
 class LineStrides(Arguments[M, N]):
     """Strides of the source: between lines, along k and of the batch axes."""
 
@@ -232,7 +232,6 @@ def load_column(k: Kernel, y: Buf, terms: int, i: Val) -> Val:
 # -- what contractions ask for
 
 
-@dataclass(frozen=True)
 class FlagsArgs(Arguments[M, N]):
     """The parameters of the flags of an operand."""
 
@@ -252,7 +251,6 @@ class FlagsArgs(Arguments[M, N]):
         return replace(self, memory=moved(self.memory, indices, self.batch))
 
 
-@dataclass(frozen=True)
 class TiledArgs(Arguments[M, N]):
     """The parameters of an operand in tiles, or in another layout of panels."""
 
@@ -270,8 +268,7 @@ class TiledArgs(Arguments[M, N]):
         return replace(self, memory=memory, flags=None if self.flags is None else self.flags.at(indices))
 
 
-@dataclass(frozen=True)
-class TiledOperand:
+class TiledOperand(Record):
     """An operand in tiles, with its flags (none for a constant) and the strides of both along the batch axes."""
 
     tiles: Storage
@@ -289,8 +286,7 @@ class TiledOperand:
         return TiledArgs(Ref(self.tiles), self.batch, flags)
 
 
-@dataclass(frozen=True)
-class PackedOperand:
+class PackedOperand(Record):
     """A matrix that its producer packs."""
 
     tiled: TiledOperand
@@ -348,8 +344,7 @@ def split_b(p: Problem, terms: int, analysis: Analysis) -> tuple[list[Step], Til
     return source.at_run_time(p, analysis) if p.weight is None else ([], source.once(analysis.isa))
 
 
-@dataclass(frozen=True)
-class _Source:
+class _Source(Record):
     storage: Storage
     offset: Known
     line_stride: Known

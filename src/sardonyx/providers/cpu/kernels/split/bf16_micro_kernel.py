@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from sardonyx.providers.cpu.kernels.split.bf16 import TILE, step_elements
 from sardonyx.providers.cpu.language.amx import Tiles
 from sardonyx.providers.cpu.language.values import Buf, Operand, Val
+from sardonyx.records import Record
 
 PRODUCTS: dict[int, tuple[tuple[int, int], ...]] = {
     1: ((0, 0),),
@@ -35,8 +35,7 @@ A, B = 2, 3
 TILES = 4
 
 
-@dataclass(frozen=True)
-class Schedule:
+class Schedule(Record):
     """How the innermost loop is unrolled and what it prefetches; results do not depend on it."""
 
     unroll: int = 1
@@ -143,14 +142,12 @@ def continued_sums(tiles: Tiles, places: Sequence[Buf], stride: Operand, is_firs
         tiles.store(t, place, stride)
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(Record):
     tile: int
     offset: int
 
 
-@dataclass(frozen=True)
-class Dot:
+class Dot(Record):
     sums: int
 
 

@@ -27,7 +27,7 @@ block whose largest number is extremely small, either.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -50,6 +50,7 @@ from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.prepack import Packing
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Unrepresentable
+from sardonyx.records import Record
 
 Array = np.ndarray[Any, Any]
 
@@ -321,7 +322,6 @@ def load_column(k: Kernel, b: Buf, scales: Buf, steps: Val, k_block: Val, left: 
 # -- what contractions ask for
 
 
-@dataclass(frozen=True)
 class SlicesArgs(Arguments[M, N]):
     """The parameters of a left operand in slices."""
 
@@ -335,8 +335,7 @@ class SlicesArgs(Arguments[M, N]):
         return SlicesArgs(Memory(i8), Memory(f32), Memory(i32), Memory(i32))
 
 
-@dataclass(frozen=True)
-class SlicedRows:
+class SlicedRows(Record):
     """A left operand in slices."""
 
     tiles: Storage

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -17,6 +16,7 @@ from sardonyx.providers.cpu.language.values import Buf, Val, f32, i32, i64, u8
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.records import Record
 
 UNROLL = 8
 """Trees that a row descends together."""
@@ -27,8 +27,7 @@ COMPARE: dict[str, Callable[[Val, Val], Val]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ForestConfig:
+class ForestConfig(Record):
     """The compile-time configuration of ``forest``."""
 
     x: DType
@@ -53,7 +52,6 @@ def steps(group: Forest, analysis: Analysis) -> list[Step]:
     return [Step(forest(config=config), flat(args=args), frozenset(("out",)), group.nodes, 0, work)]
 
 
-@dataclass(frozen=True)
 class ForestArgs(Arguments[M, N]):
     """The parameters of ``forest``."""
 
