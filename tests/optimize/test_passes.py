@@ -126,6 +126,14 @@ def test_equal_computations_are_shared_but_different_attributes_are_not() -> Non
     assert ops(model.graph) == ["Softmax", "Softmax", "Add", "Add"]
 
 
+@pytest.mark.parametrize("axes", [(0, 1, 0, 1), (0, 1, 1, 0), (0, 0, 1, 1), (1, 0, 0, 0)])
+def test_equal_computations_are_shared_wherever_they_are_among_others(axes: tuple[int, ...]) -> None:
+    nodes = " ".join(f"v{i} = Softmax<axis={axis}>(x)" for i, axis in enumerate(axes))
+    model = parse(f"{nodes} a = Add(v0, v1) b = Sub(v2, v3) y = Mul(a, b)")
+    apply(model, "ShareDuplicates")
+    assert ops(model.graph).count("Softmax") == 2
+
+
 def test_equal_constants_are_shared_by_content() -> None:
     model = parse("a = Constant<value_float=2.0>() b = Constant<value_float=2.0>() c = Mul(x, a) y = Mul(c, b)")
     apply(model, "FoldConstants", "ShareConstants", "RemoveDeadCode")

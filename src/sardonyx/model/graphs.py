@@ -217,7 +217,7 @@ class GraphReader:
         if kind == AttributeProto.INTS:
             return list(a.ints)
         if kind == AttributeProto.STRINGS:
-            return [s.decode("utf-8", "surrogateescape") for s in a.strings]
+            return _texts(a.strings)
         if kind == AttributeProto.TENSORS:
             return [self.payloads.tensor(t, where) for t in a.tensors]
         if kind == AttributeProto.GRAPHS:
@@ -227,6 +227,13 @@ class GraphReader:
         if kind == AttributeProto.TYPE_PROTOS:
             return [from_proto(t, where) for t in a.type_protos]
         raise InvalidGraph("an attribute has no known type", where=where, got=kind)
+
+
+def _texts(strings: Iterable[bytes]) -> list[str]:
+    """The texts of bytes; equal ones, such as the modes of a tree's nodes, are decoded once."""
+    every = list(strings)
+    known = {s: s.decode("utf-8", "surrogateescape") for s in set(every)}
+    return [known[s] for s in every]
 
 
 def _in_place_of(proto: onnx.TensorProto, given: Tensor, name: str) -> Tensor:

@@ -44,7 +44,7 @@ def share_constants(graph: Graph, log: Log) -> None:
 @optimization("ShareDuplicates")
 def share_duplicates(graph: Graph, log: Log) -> None:
     """Merge nodes that compute the same from the same inputs."""
-    first: dict[Hashable, Node] = {}
+    first: dict[Hashable, Node | dict[Hashable, Node]] = {}
     for node in graph.nodes:
         if any(True for _ in node.subgraphs()):
             for _, sub in node.subgraphs():
@@ -53,10 +53,21 @@ def share_duplicates(graph: Graph, log: Log) -> None:
         meaning = registry.find(node.domain, node.op_type)
         if meaning is None or not meaning.pure:
             continue
-        key = (node.domain, node.op_type, tuple(node.inputs), len(node.outputs), _attributes(node))
-        kept = first.setdefault(key, node)
+        kept = _earlier(first, node)
         if kept is not node:
             log.replace(graph, [node], node.outputs, kept.outputs, [], f"computed once, by {kept.label}")
+
+
+def _earlier(first: dict[Hashable, Node | dict[Hashable, Node]], node: Node) -> Node:
+    """The first node that computes the same. Attributes, of which a forest has a million, are looked at only where two
+    nodes have the same inputs."""
+    key = (node.domain, node.op_type, tuple(node.inputs), len(node.outputs), tuple(sorted(node.attrs)))
+    alike = first.setdefault(key, node)
+    if alike is node:
+        return node
+    if isinstance(alike, Node):
+        alike = first[key] = {_attributes(alike): alike}
+    return alike.setdefault(_attributes(node), node)
 
 
 def _attributes(node: Node) -> Hashable:
