@@ -31,6 +31,21 @@ def test_a_session_from_the_cache_names_them_too(root: Path, tmp_path: Path, mon
     assert first == second
 
 
+def test_phases_of_a_start_are_listed_inside_those_that_they_are_part_of(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path))
+    explanation = sardonyx.InferenceSession(root / "demo" / "digits.onnx").explain()
+    phases = explanation.phases
+    assert list(phases)[:6] == ["import", "load", "normalize", "optimize", "partition", "compile"]
+    inside = sum(s for name, s in phases.items() if name.startswith("compile/") and name.count("/") == 1)
+    assert 0 < phases["compile/kernels"] <= inside <= phases["compile"]
+    lines = [line.split(maxsplit=1)[1] for line in str(explanation).split("\nseconds\n")[1].splitlines()]
+    kernels = lines.index("kernels")
+    assert lines.index("compile") < lines.index("lower") < kernels
+    assert lines[kernels + 1 : kernels + 3] == ["written, all threads", "translated by LLVM, all threads"]
+
+
 def test_other_stages_are_refused(root: Path) -> None:
     with pytest.raises(InvalidArgument, match="expected: cpu; got: gpu"):
         sardonyx.InferenceSession(root / "demo" / "digits.onnx").explain(stage="gpu")

@@ -30,21 +30,21 @@ from sardonyx.session.graph_cache import Prepared
 from sardonyx.session.unclaimed import refuse_unclaimed
 
 
-def build(source: Any, options: BuildOptions) -> Engine:
-    """Load a model and build its engine."""
+def build(source: Any, options: BuildOptions, *, import_s: float = 0.0) -> Engine:
+    """Load a model and build its engine. ``import_s`` is what importing this module took."""
+    phases = _Phases(options, import_s)
     if options.limits is None:
-        return _build(source, options)
+        return _build(source, options, phases)
     untrusted.warm_up()
     with in_force(Budget(options.limits, time_limit="build_time_s")) as budget:
         try:
-            return _build(source, options)
+            return _build(source, options, phases)
         except (MemoryError, RecursionError) as error:
             budget.check_time()
             raise InvalidGraph(f"the model cannot be built: {type(error).__name__}") from None
 
 
-def _build(source: Any, options: BuildOptions) -> Engine:
-    phases = _Phases(options)
+def _build(source: Any, options: BuildOptions, phases: _Phases) -> Engine:
     changes = options.save_path or options.initializers or options.external_files or options.limits
     scanned = scan(source, folder=options.external_folder, in_memory=options.external_files, limits=options.limits)
     kept = graph_cache.entry(scanned, _settings(options)) if options.is_cached and not changes else None
@@ -64,6 +64,8 @@ def _build(source: Any, options: BuildOptions) -> Engine:
         parts = Parts(graph, owners, bodies.providers[-1])
     report.extend(parts.report)
     report.extend(bodies.report)
+    for provider in options.providers:
+        phases.add(getattr(provider, "seconds", {}))
     explanation = Explanation.of(graph, {**owners, **bodies.owners}, report, phases.seconds)
     inputs, outputs = [v for v in graph.inputs if not v.overridable], _outputs(prepared)
     made = Engine(model, inputs, outputs, parts, explanation, phases.seconds, prepared.weights_nbytes, options.limits)
@@ -74,8 +76,8 @@ def _build(source: Any, options: BuildOptions) -> Engine:
 class _Phases:
     """The phases of a build: each is timed, may be cancelled before it begins, and leaves a legal graph."""
 
-    def __init__(self, options: BuildOptions) -> None:
-        self.seconds: dict[str, float] = {}
+    def __init__(self, options: BuildOptions, import_s: float) -> None:
+        self.seconds = {"import": import_s}
         self.graph: Graph | None = None
         """The graph as the phases so far have left it."""
         self._cancelled, self._is_verified = options.cancelled, knobs.VERIFY.get()
@@ -88,10 +90,14 @@ class _Phases:
         start = time.perf_counter()
         with Reporting(name):
             yield
-        self.seconds[name] = time.perf_counter() - start
-        if self._is_verified:
-            assert self.graph is not None
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+        if self._is_verified and self.graph is not None:
             verify(self.graph, name)
+
+    def add(self, seconds: Mapping[str, float]) -> None:
+        """Add what a provider reports of phases inside a phase: each is named with that phase in front."""
+        for name, taken in seconds.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + taken
 
 
 def _prepare(scanned: Scanned, options: BuildOptions, phases: _Phases) -> Prepared:
@@ -106,8 +112,9 @@ def _prepare(scanned: Scanned, options: BuildOptions, phases: _Phases) -> Prepar
         written = dict(model.opsets)
         weights_nbytes = sum(_constants_nbytes(graph))
         stated = [model.declared_outputs.get(name) for name in graph.output_names]
-    from sardonyx.normalize.run import normalize  # imported late: a cached graph needs neither
-    from sardonyx.optimize.pipelines import optimize
+    with phases.phase("import"):
+        from sardonyx.normalize.run import normalize  # imported late: a cached graph needs neither
+        from sardonyx.optimize.pipelines import optimize
 
     with phases.phase("normalize"):
         normalize(model)

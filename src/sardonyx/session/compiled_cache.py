@@ -360,9 +360,10 @@ class _Model:
 
 
 def _built(source: Any, options: BuildOptions) -> Engine:
+    start = time.perf_counter()
     from sardonyx.session.build import build  # imports onnx and the compiler
 
-    return build(source, options)
+    return build(source, options, import_s=time.perf_counter() - start)
 
 
 def _plain_value(value: Value) -> tuple[str, Any]:

@@ -30,7 +30,8 @@ class Explanation(Record):
     placements: tuple[Placement, ...]
     report: Report
     phases: dict[str, float]
-    """Seconds of each phase of loading."""
+    """Seconds of each phase of loading. A phase inside another, such as ``compile/kernels``, is part of that one; what
+    all threads computed is added up."""
 
     @classmethod
     def of(cls, graph: Graph, owners: dict[Node, Owner], report: Report, phases: dict[str, float]) -> Explanation:
@@ -75,7 +76,8 @@ class Explanation(Record):
         if declined := [*self.report.declined, *self.report.rolled_back]:
             lines.append("declined")
             lines += [f"  {d}" for d in declined]
-        lines.append("seconds: " + ", ".join(f"{name} {s:.4f}" for name, s in self.phases.items()))
+        lines.append("seconds")
+        lines += [f"  {s:8.4f}  {'  ' * name.count('/')}{name.rsplit('/')[-1]}" for name, s in _nested(self.phases)]
         return "\n".join(lines)
 
 
@@ -99,6 +101,18 @@ class CompiledSteps(Record):
                 if row.refusals and (i + 1 == len(rows) or rows[i + 1].nodes != row.nodes):
                     lines += [f"        not {name}: {reason}" for name, reason in row.refusals]
         return "\n".join(lines) or "nothing is compiled"
+
+
+def _nested(phases: dict[str, float]) -> Iterator[tuple[str, float]]:
+    """The phases in order, each followed by those inside it."""
+    order = {name: i for i, name in enumerate(phases)}
+
+    def place(name: str) -> list[int]:
+        parts = name.split("/")
+        return [order["/".join(parts[: i + 1])] for i in range(len(parts))]
+
+    for name in sorted(phases, key=place):
+        yield name, phases[name]
 
 
 def _columns(rows: Sequence[StepRow]) -> tuple[list[str], list[str]]:

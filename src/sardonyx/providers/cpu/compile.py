@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from sardonyx.lower.build import Lowered, lower
 from sardonyx.lower.sizes import Refused
 from sardonyx.lower.states import State
 from sardonyx.partition.provider import Executable, Part
-from sardonyx.providers.cpu.codegen.jit import linker
+from sardonyx.providers.cpu.codegen.jit import linker, statistics
 from sardonyx.providers.cpu.machine import isa
 from sardonyx.providers.cpu.pipeline import dump, steps_for
 from sardonyx.providers.cpu.program.analysis import Target
@@ -40,7 +41,8 @@ def compile_part(part: Part, provider: CpuProvider, by_shape: ByShape, states: S
     Where sizes are assumed to be multiples, or to take one branch of an If, the code for other sizes is compiled when a
     run brings them.
     """
-    even = None if states else _for_multiples(part, provider)
+    with provider.timed("compile/lower"):
+        even = None if states else _for_multiples(part, provider)
     if even is not None:
         return _compiled(part, provider, even, by_shape, otherwise=lambda: compile_uneven(part, provider, by_shape))
     return compile_uneven(part, provider, by_shape, states)
@@ -48,7 +50,8 @@ def compile_part(part: Part, provider: CpuProvider, by_shape: ByShape, states: S
 
 def compile_uneven(part: Part, provider: CpuProvider, by_shape: ByShape, states: Sequence[State] = ()) -> CpuExecutable:
     """Compile a part without assuming that sizes are multiples."""
-    lowered = _lowered(part, provider, states)
+    with provider.timed("compile/lower"):
+        lowered = _lowered(part, provider, states)
     return _compiled(part, provider, lowered, by_shape, has_states=bool(states))
 
 
@@ -67,16 +70,21 @@ def _compiled(
         dump(lowered.groups, target, folder)
     has_names = any(not isinstance(d, int) for view in lowered.inputs for d in view.shape)
     for _ in range(ROUNDS):
-        steps = steps_for(lowered.groups, target, unrepresentable)
+        with provider.timed("compile/steps"):
+            steps = steps_for(lowered.groups, target, unrepresentable)
         if knobs.VERIFY.get():
             for step in steps:
                 step.verify()
         others: list[Callable[[], Any]] = [*team.natives(), *(partial(content, s) for s in _packed(steps))]
         try:
-            made = linker.prepare((step.spec for step in steps), target.isa, provider.threads, others)
-            table = StepTable(steps, lowered.inputs, lowered.outputs, lowered.checks, target.isa, lowered.counted)
-            constants = contents(table.constants, provider.threads)
-            del made  # until here it keeps what was packed
+            with _kernels_timed(provider):
+                made = linker.prepare((step.spec for step in steps), target.isa, provider.threads, others)
+                made += [linker.address(step.spec, target.isa) for step in steps]
+            with provider.timed("compile/table"):
+                table = StepTable(steps, lowered.inputs, lowered.outputs, lowered.checks, target.isa, lowered.counted)
+            with provider.timed("compile/constants"):
+                constants = contents(table.constants, provider.threads)
+            del made  # until here it keeps kernels and what was packed
             return CpuExecutable(
                 part, table, constants, lowered.views, provider.settings, provider.threads, provider.max_memory,
                 None if has_states else partial(compile_part, part, provider, by_shape), otherwise, provider.arenas,
@@ -86,6 +94,17 @@ def _compiled(
         except Unrepresentable as first:
             unrepresentable |= {first.identity, *_unrepresentable(_packed(steps), kept)}
     raise AssertionError("constants are refused again and again")
+
+
+@contextmanager
+def _kernels_timed(provider: CpuProvider) -> Iterator[None]:
+    """Time the compilation of kernels, and add up what all threads computed for it. Kernels that another session
+    compiles at the same time count too."""
+    before = len(statistics.written), len(statistics.translated)
+    with provider.timed("compile/kernels"):
+        yield
+    provider.add_seconds("compile/kernels/written, all threads", sum(statistics.written[before[0] :]))
+    provider.add_seconds("compile/kernels/translated by LLVM, all threads", sum(statistics.translated[before[1] :]))
 
 
 def _unrepresentable(constants: Sequence[Packed], kept: list[Any]) -> Iterator[object]:

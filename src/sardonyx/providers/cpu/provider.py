@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
+import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from sardonyx import forks
@@ -43,6 +45,8 @@ class CpuProvider:
         self.settings = settings or Settings()
         self.said: set[str] = set()
         """Warnings that executables have logged."""
+        self.seconds: dict[str, float] = {}
+        """What the phases of compilation took, all parts together."""
         self._arenas: weakref.ref[Arenas] | None = None
         self._lock = forks.lock()
         self._facts: tuple[Graph, GraphFacts] | None = None
@@ -53,8 +57,21 @@ class CpuProvider:
             return f"the compiler is not tested on {platform.system()} {platform.machine()}"
         return None
 
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add what this takes to the seconds of a phase."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add_seconds(phase, time.perf_counter() - start)
+
+    def add_seconds(self, phase: str, seconds: float) -> None:
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+
     def claims(self, graph: Graph) -> Claims:
-        from sardonyx.lower.claims import DeferredRefusal, refusals
+        with self.timed("partition/import"):
+            from sardonyx.lower.claims import DeferredRefusal, refusals
 
         reasons = refusals(graph, self.facts(graph))
         claims = {node: None if isinstance(why, DeferredRefusal) else why for node, why in reasons.items()}
@@ -123,10 +140,11 @@ class CpuProvider:
             arenas.release()
 
     def compile(self, part: Part) -> Executable:
-        from sardonyx.lower.sizes import DataDependent, Refused
-        from sardonyx.plan.sizes import Unplannable
-        from sardonyx.providers.cpu.compile import compile_part
-        from sardonyx.providers.cpu.dynamic_partition import DynamicPartition, specialized_by_shape
+        with self.timed("compile/import"):
+            from sardonyx.lower.sizes import DataDependent, Refused
+            from sardonyx.plan.sizes import Unplannable
+            from sardonyx.providers.cpu.compile import compile_part
+            from sardonyx.providers.cpu.dynamic_partition import DynamicPartition, specialized_by_shape
 
         try:
             try:

@@ -7,6 +7,9 @@ the two calls that take nearly all of the time bypass that lock, and kernels are
 from __future__ import annotations
 
 import ctypes
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -14,6 +17,7 @@ import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
 from sardonyx import forks
+from sardonyx.providers.cpu.codegen.jit import statistics
 from sardonyx.providers.cpu.codegen.object_loader import undefined_symbols
 from sardonyx.providers.cpu.language.dsl import Spec
 from sardonyx.providers.cpu.machine.isa import Isa, current
@@ -56,6 +60,13 @@ def _unlocked(name: str) -> Any:
     return call
 
 
+@contextmanager
+def _timed(seconds: list[float]) -> Iterator[None]:
+    start = time.thread_time()
+    yield
+    seconds.append(time.thread_time() - start)
+
+
 def _machine(isa: Isa) -> Any:
     """A target machine, for one thread."""
     target = llvm.Target.from_default_triple()
@@ -70,7 +81,7 @@ def optimized(spec: Spec, isa: Isa, machine: Any, *, checked: bool = False) -> A
     The kernel language vectorizes, eliminates common subexpressions and hoists while it emits (``builder``). What is
     left is to promote variables to registers and to merge blocks.
     """
-    with _writing:
+    with _writing, _timed(statistics.written):
         written = spec.emit(isa, checked=checked)
         written.module.triple = llvm.get_default_triple()
         text = str(written.module)
@@ -96,7 +107,7 @@ def compiled(spec: Spec, isa: Isa, *, checked: bool = False) -> bytes:
     _initialized()
     machine = _machine(isa)
     module = optimized(spec, isa, machine, checked=checked)
-    with ffi.OutputString() as error:
+    with _timed(statistics.translated), ffi.OutputString() as error:
         buffer = _unlocked("LLVMPY_TargetMachineEmitToMemory")(machine, module, 1, error)
         assert buffer, f"kernel {spec.name}: {error}"
     try:

@@ -40,6 +40,10 @@ class Statistics:
     def __init__(self) -> None:
         self.compiled: list[str] = []
         self.loaded: list[str] = []
+        self.written: list[float] = []
+        """Processor seconds in which the IR of a kernel was written."""
+        self.translated: list[float] = []
+        """Processor seconds in which LLVM made machine code of it."""
 
 
 statistics = Statistics()
