@@ -12,7 +12,8 @@ tile registers while the micro-tiles of a group pass; others are loaded for each
 with three terms, starts at zero and is added to them (``split.deferred_accumulation``).
 
 **f32 fallback.** A number out of the representable range makes every sum that contains it NaN, and so does an overflow
-between terms: a micro-tile with such a sum is recomputed in f32 from the numbers that the terms encode. One term
+between terms: a micro-tile with such a sum is recomputed in f32 from the numbers that the terms encode, decoded a
+K-block at a time (``gemm.f32_fallback``). One term
 represents every bf16 number. But in the compact layout the last tile of a span reads on into other pixels, whose
 infinities and NaN must not count. Some images have flags that say that there are none; otherwise every micro-tile is
 checked.
@@ -38,9 +39,9 @@ from sardonyx.providers.cpu.kernels.conv.implicit_gemm import (
 )
 from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, decode_terms
 from sardonyx.providers.cpu.kernels.conv.pipelined_epilogue import PipelinedPixels, Places
-from sardonyx.providers.cpu.kernels.gemm.f32_fallback import any_flag_set
+from sardonyx.providers.cpu.kernels.gemm.f32_fallback import DEPTH, any_flag_set, multiply_rows
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, TILE, load_column, step_elements
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, TILE, load_pair, step_elements
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import (
     LINE,
     SUMS,
@@ -55,7 +56,7 @@ from sardonyx.providers.cpu.kernels.split.deferred_accumulation import TermAccum
 from sardonyx.providers.cpu.language.amx import Tiles
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.language.values import Buf, Operand, Val, bf16, f32, i32, i64
+from sardonyx.providers.cpu.language.values import Buf, Operand, Val, Var, bf16, f32, i32, i64
 from sardonyx.records import Record
 
 OWN = 2
@@ -118,7 +119,7 @@ def conv_amx(
         table = grid.sums.at((GROUP + fmt.spare) * MICRO_TILE).as_type(i64)
         pixels = PipelinedPixels(k, epilogue, conv, grid, table, places, pace, is_full=is_full) if places else None
         odd = any_flag_set(k, [(args.flags.memory, args.flags.count)]) if args.flags else None
-        known = args, accumulator, pixels, resident, is_single, is_non_temporal, odd
+        known = args, accumulator, pixels, resident, is_single, is_non_temporal, odd, k.var(-1)
         return _Bf16Conv(k, tiles, conv, distances, grid, steps, epilogue, fmt, *known)
 
     assert not (resident and has_second)
@@ -153,6 +154,8 @@ class _Bf16Conv(TileConv):
     is_non_temporal: bool
     odd: Val | None
     """Whether a flag of the image is set; False without flags."""
+    held: Var
+    """The column and step of the K-block of weights that is in scratch memory in f32; -1: none."""
 
     @property
     def is_full(self) -> bool:
@@ -381,20 +384,37 @@ class _Bf16Conv(TileConv):
             for half, total in zip(SUMS, odd, strict=True):
                 total.set(k.fma(slot.load(i * PANEL + half * HALF, HALF), 0.0, total))
         with k.when((odd[0].get() + odd[1].get()).ne(0.0).any(), likely=False):
-            start, *_, many = self.grid.entry(r)
-            with k.loop(0, many) as i:
-                pixel = self.operands.x.at(start + i * self.args.taps.stride.x * self.args.strides.x)
-                self._recompute(pixel, column, slot.at(i * PANEL))
+            high, most = self.grid.entry(r)[-1], DEPTH // BLOCK
+            with k.loop(0, self.steps, most) as step:
+                self._recompute(r, high, column, step, k.min(self.steps - step, most), slot)
 
-    def _recompute(self, pixel: Buf, column: Val, to: Buf) -> None:
-        """The sums of one pixel of the result and 32 filters, in f32."""
-        k, size, term = self.k, step_elements(self.terms), self.args.strides.term
-        with k.loop(0, 2) as half:
-            total = k.var(k.zeros(f32, HALF))
-            with k.loop(0, self.steps) as s:
-                here, first = pixel.at(self.distances.load(s)), s % ceil_div(self.args.wide, BLOCK) * BLOCK
-                weights = self.operands.w.at((column * self.steps + s) * size + half * TILE)
-                with k.loop(0, k.min(self.args.wide - first, BLOCK)) as c:
-                    v = k.splat(decode_terms(k, here.at(c), term, self.terms, 1), HALF)
-                    total.set(k.fma(v, load_column(k, weights, self.terms, c), total))
-            to.store(half * HALF, total)
+    def _recompute(self, r: Val, high: Val, column: Val, step: Val, many: Val, sums: Buf) -> None:
+        """A K-block of the sums of ``high`` pixels and 32 filters, in f32, from the numbers that the terms encode."""
+        k, size, which = self.k, step_elements(self.terms), column * self.steps + step
+        columns = k.scratch(f32)
+        pixels, pixels_of = columns.at(DEPTH * PANEL), self._pixels_of(r)
+        with k.when(self.held.get().ne(which)):
+            self.held.set(which)
+            weights = self.operands.w.at(which * size)
+            with k.loop(0, many) as s, k.loop(0, BLOCK // 2) as pair:
+                for half in range(2):
+                    words = weights.at(s * size + half * TILE)
+                    for odd, numbers in enumerate(load_pair(k, words, self.terms, pair)):
+                        columns.store((s * BLOCK + pair * 2 + odd) * PANEL + half * HALF, numbers)
+        with k.loop(0, many) as s:
+            here, stride = pixels_of(step + s)
+            wide = self._wide_of(step + s)
+            with k.loop(0, high) as i:
+                pixel = here.at(i * (stride // 2))
+                for half in range(2):
+                    there = k.mask(wide - half * HALF, HALF)
+                    v = decode_terms(k, pixel.at(half * HALF), self.args.strides.term, self.terms, HALF)
+                    pixels.store(i * DEPTH + s * BLOCK + half * HALF, k.select(there, v, 0.0))
+        multiply_rows(k, high, lambda i, j: pixels.load(i * DEPTH + j), columns, many * BLOCK, sums, step.eq(0))
+
+    def _wide_of(self, step: Val) -> Val:
+        """How many numbers of a step are those of its taps: in the compact layout, others follow."""
+        k, each = self.k, ceil_div(self.args.wide, BLOCK)
+        own = self.args.wide - step % each * BLOCK
+        second = self.args.second
+        return own if second is None else k.select(step < self.steps - second.blocks, own, BLOCK)

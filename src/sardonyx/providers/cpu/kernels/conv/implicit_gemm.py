@@ -15,6 +15,9 @@ at most 16. A tile and 32 filters are a *micro-tile* of sums; the micro-tiles th
 channel block follow each other, so its pixels come from L2 once for a K-block. The next K-block of weights is
 prefetched into L2.
 
+**f32 fallback.** The scratch memory begins with what f32 products need: a K-block of 32 filters and one of the pixels
+of a micro-tile (``gemm.f32_fallback``).
+
 **Epilogue.** It is applied to a micro-tile after the products of the next one, which find its sums stored. With one
 term there are few products, and it is software-pipelined among them (``conv.pipelined_epilogue``) unless stores
 dominate it. Results are written in NHWC, in NCHW after a transpose in registers, or packed for the convolution that
@@ -38,6 +41,7 @@ from sardonyx.providers.cpu.kernels.conv.image_epilogue import (
     ImageEpilogueArgs,
 )
 from sardonyx.providers.cpu.kernels.conv.packed_image import PackedStrides
+from sardonyx.providers.cpu.kernels.gemm.f32_fallback import SCRATCH_NBYTES
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import SUMS, TILES, A
@@ -145,7 +149,7 @@ def convolve(
     groups = _Groups.of(k, args, fmt, count, columns, steps)
     tiles = Tiles(k)
     tiles.configure(high, short=(*SUMS, A), count=fmt.tiles)
-    distances = k.scratch(i64)
+    distances = k.scratch(i64, SCRATCH_NBYTES)
     plane_rows = k.opaque(args.pitch_z // k.max(args.pitch_y, 1))
     grid = PixelTiles(k, args, distances.at(ceil_div(steps, 8) * 8), per_line, high, each, plane_rows)
     _fill_distances(k, args, distances, fmt.block)
@@ -299,7 +303,7 @@ class PixelTiles(Record):
 
 def scratch_nbytes(steps: int, epilogue: Epilogue, spare: int = 1) -> int:
     staging = sum(x.columns == NCHW for _, x in epilogue.names)
-    return -(-steps // 8) * 64 + GROUP * ENTRY * 8 + (GROUP + spare + staging) * MICRO_TILE * 4
+    return SCRATCH_NBYTES + -(-steps // 8) * 64 + GROUP * ENTRY * 8 + (GROUP + spare + staging) * MICRO_TILE * 4
 
 
 class TileConv(Record):
@@ -351,8 +355,7 @@ class TileConv(Record):
         """All micro-tiles have been multiplied."""
 
     def f32_fallback(self, r: Val, column: Val, slot: Buf) -> None:
-        """Recompute in f32 the sums of numbers out of the representable range."""
-        raise NotImplementedError
+        """Recompute in f32 the sums of numbers out of the representable range, unless they were computed so at once."""
 
     def fetch(self, r: Val, column: Val) -> None:
         """Prefetch what the epilogue of micro-tile ``r`` touches, as far as it is in one row."""

@@ -31,6 +31,7 @@ from sardonyx.providers.cpu.kernels.conv.implicit_gemm import (
     scratch_nbytes,
 )
 from sardonyx.providers.cpu.kernels.conv.pack_image_int8 import NhwcImageArgs, packing_steps
+from sardonyx.providers.cpu.kernels.gemm.f32_fallback import DEPTH, multiply_rows
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
 from sardonyx.providers.cpu.kernels.split.deferred_accumulation import rows_per_step
@@ -50,7 +51,7 @@ from sardonyx.providers.cpu.kernels.split.int8_slices import (
     STEP,
     TILE,
     block_steps,
-    load_column,
+    decode_panel,
     make_slices,
     packed_nbytes,
     packing_of,
@@ -60,7 +61,7 @@ from sardonyx.providers.cpu.kernels.split.int8_slices import (
 from sardonyx.providers.cpu.language.amx import Tiles
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.language.values import Buf, Val, f32, i8, i32, i64, u8
+from sardonyx.providers.cpu.language.values import Buf, Val, Var, f32, i8, i32, i64, u8
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES, Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity
@@ -179,7 +180,7 @@ def conv_int8_slices(k: Kernel, args: SlicesConvArgs[Buf, Val], *, first: DType,
         scales = scales_of(args.w, ceil_div(conv.filters, PANEL), steps)
         levels = grid.sums.at(GROUP * MICRO_TILE).as_type(i32)
         accumulator = SliceAccumulator(k, levels, grid.sums, lambda image, _: args.scales.load(image), scales)
-        return _Int8Conv(k, tiles, conv, distances, grid, steps, epilogue, fmt, args, first, accumulator)
+        return _Int8Conv(k, tiles, conv, distances, grid, steps, epilogue, fmt, args, first, accumulator, k.var(-1))
 
     convolve(k, args.conv, epilogue, TileFormat(STEP, TERMS, SLICES, SLICES * 2 * TILE, SPARE), work)
 
@@ -190,8 +191,17 @@ class _Int8Conv(TileConv):
     operands: SlicesConvArgs[Buf, Val]
     first: DType
     accumulator: SliceAccumulator
+    held: Var
+    """The column and step of the K-block of weights that is in scratch memory in f32; -1: none."""
 
     def micro_tile(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
+        k, flagged = self.k, self.operands.flags.load(self.grid.entry(r)[1]).ne(0)
+        with k.when(flagged, likely=False):
+            self._multiply_f32(r, column, step, many)
+        with k.when(~flagged, likely=True):
+            self._multiply_slices(r, column, step, many, fetched)
+
+    def _multiply_slices(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
         k, operands, k_block, accumulator = self.k, self.operands, self.args.k_block, self.accumulator
         start, image, *_ = self.grid.entry(r)
         weights = operands.w.at((column * self.steps + step) * (SLICES * 2 * TILE))
@@ -225,39 +235,38 @@ class _Int8Conv(TileConv):
     def complete_sums(self) -> None:
         self.accumulator.drain()
 
-    def f32_fallback(self, r: Val, column: Val, slot: Buf) -> None:
-        k = self.k
-        _, image, z, y, x, many = self.grid.entry(r)
-        with k.when(self.operands.flags.load(image).ne(0), likely=False):
-            pitch, deep = self.args.pitch_y, self.args.pitch_z
-            with k.loop(0, many) as i:
-                place = z * deep + y * pitch + x + i
-                at = [place // deep, place % deep // pitch, place % pitch]
-                self._recompute(image, at, column, slot.at(i * PANEL))
+    def _multiply_f32(self, r: Val, column: Val, step: Val, many: Val) -> None:
+        """Add a K-block of products in f32, from the unsplit image."""
+        k, k_block, which = self.k, self.args.k_block, column * self.steps + step
+        columns = k.scratch(f32)
+        pixels = columns.at(DEPTH * PANEL)
+        self.accumulator.drain()
+        with k.when(self.held.get().ne(which)):
+            self.held.set(which)
+            scales = self.accumulator.right.at((column * ceil_div(self.steps, k_block) + step // k_block) * PANEL)
+            decode_panel(k, self.operands.w.at(which * (SLICES * 2 * TILE)), scales, many, columns)
+        _, image, z, y, x, high = self.grid.entry(r)
+        pitch, deep = self.args.pitch_y, self.args.pitch_z
+        with k.loop(0, high) as i:
+            place = z * deep + y * pitch + x + i
+            at = [place // deep, place % deep // pitch, place % pitch]
+            with k.loop(0, many) as s:
+                self._copy(image, at, step + s, pixels.at(i * DEPTH + s * STEP))
+        sums, length = self.grid.sums.at(self.slot(r)), many * STEP
+        multiply_rows(k, high, lambda i, j: pixels.load(i * DEPTH + j), columns, length, sums, step.eq(0))
 
-    def _recompute(self, image: Val, at: list[Val], panel: Val, to: Buf) -> None:
-        """The sums of one output pixel and 32 filters, in f32 from the unsplit operands."""
+    def _copy(self, image: Val, at: list[Val], step: Val, to: Buf) -> None:
+        """Store what a step reads of the image for the output pixel at z, y and x: zeros in the padding."""
         k, args, taps, source, pads = self.k, self.operands, self.args.taps, self.operands.source, self.operands.pad
-        k_block, totals = self.args.k_block, [k.var(k.zeros(f32, HALF)) for _ in range(2)]
-        step = k.var(0)
-        with (
-            k.loop(0, self.args.blocks) as block,
-            k.loop(0, taps.kernel.z) as tap_z,
-            k.loop(0, taps.kernel.y) as tap_y,
-            k.loop(0, taps.kernel.x) as tap_x,
-        ):
-            is_there, pixel = k.const(1).eq(1), args.unsplit.at(image * source.b)
-            strides, tap = (source.z, source.y, source.x), (tap_z, tap_y, tap_x)
-            for i, (size, stride, pad) in enumerate(zip(source.size.each, strides, pads.each, strict=True)):
-                index = at[i] * taps.stride.each[i] + tap[i] * taps.dilation.each[i] - pad
-                is_there = is_there & (index >= 0) & (index < size)
-                pixel = pixel.at(index * stride)
-            channels = k.min(source.channels - block * STEP, STEP)
-            with k.loop(0, k.select(is_there, channels, 0)) as c:
-                v, j = k.splat(pixel.load(block * STEP + c), HALF), step.get() * STEP + c
-                for half, total in enumerate(totals):
-                    w = load_column(k, args.w, self.accumulator.right, self.steps, k_block, panel * PANEL, half, j)
-                    total.set(k.fma(v, w, total))
-            step += 1
-        for half, total in enumerate(totals):
-            to.store(half * HALF, total)
+        kernel = taps.kernel
+        block, tap = step // taps.count(), step % taps.count()
+        each = [tap // (kernel.y * kernel.x), tap // kernel.x % kernel.y, tap % kernel.x]
+        is_there, pixel = k.const(1).eq(1), args.unsplit.at(image * source.b)
+        strides = (source.z, source.y, source.x)
+        for i, (size, stride, pad) in enumerate(zip(source.size.each, strides, pads.each, strict=True)):
+            index = at[i] * taps.stride.each[i] + each[i] * taps.dilation.each[i] - pad
+            is_there = is_there & (index >= 0) & (index < size)
+            pixel = pixel.at(index * stride)
+        channels = k.select(is_there, source.channels - block * STEP, 0)
+        for first in range(0, STEP, HALF):
+            to.store(first, pixel.load(block * STEP + first, HALF, k.mask(channels - first, HALF)))

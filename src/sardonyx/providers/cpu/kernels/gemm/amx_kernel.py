@@ -22,7 +22,7 @@ any.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import ClassVar
 
@@ -30,7 +30,12 @@ from sardonyx.dtypes import DType
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, EpilogueArgs
 from sardonyx.providers.cpu.kernels.common.matrices import BatchArgs, MatrixArgs
 from sardonyx.providers.cpu.kernels.gemm import split_ahead
-from sardonyx.providers.cpu.kernels.gemm.f32_fallback import F32Fallback, ProductOperands, any_flag_set
+from sardonyx.providers.cpu.kernels.gemm.f32_fallback import (
+    SCRATCH_NBYTES,
+    F32Fallback,
+    ProductOperands,
+    any_flag_set,
+)
 from sardonyx.providers.cpu.kernels.gemm.macro_tile import (
     MICRO_TILE,
     MacroTile,
@@ -43,6 +48,7 @@ from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.split.bf16 import (
     HALF,
     PANEL,
+    STEP,
     TILE,
     TiledArgs,
     step_elements,
@@ -141,7 +147,9 @@ class _Gemm:
         self.is_unrepresentable = any_flag_set(k, ((x.memory, x.count) for x in flagged if x is not None))
         self.fetched_rows = rows_to_fetch(k, m, n, ceil_div(self.steps, args.k_block) - 1)
         self.ahead = Ahead(k, args.b.memory, args.depth, self.steps, args.k_block) if is_in_panels else None
-        self.scratch = k.scratch(f32, split_ahead.scratch_nbytes(args.k_block) if is_in_panels else 0)
+        fallback_at = split_ahead.scratch_nbytes(args.k_block) if is_in_panels else k.const(0)
+        self.fallback_scratch, self.held = k.scratch(f32, fallback_at), k.var(-1)
+        self.scratch = k.scratch(f32, fallback_at + SCRATCH_NBYTES)
         self.done = PipelinedEpilogue(k, self.scratch, m, n) if is_pipelined(schedule, epilogue, k.isa) else None
         self.is_interleaved = self.done is not None or is_in_panels
         """With products, so both halves of a micro-tile share a loop."""
@@ -184,8 +192,12 @@ class _MacroProduct:
         batch = args.batch.indices(macro.product)
         self.product = _Product(gemm, batch)
         self.f32_fallback = F32Fallback(
-            k, self.product.at, args.m, args.n, args.depth, steps, gemm.terms, is_in_panels=gemm.ahead is not None
-        )
+            k, self.product.at, args.m, args.n, args.depth, steps, gemm.terms, gemm.ahead is not None,
+            gemm.fallback_scratch, gemm.held, STEP,
+        )  # fmt: skip
+        self.f32_fallback.forget()
+        self.is_f32 = k.var(0)
+        """Whether a micro-tile's products are f32 ones, with three terms."""
         self.product.stride = k.select(args.macro_columns > 1, steps, args.k_block)
         self.product.lines = k.max(ceil_div(k.const(PANEL), k.max(macro.rows * 2, 1)), schedule.fetched)
         self.finish = TileEpilogue(k, gemm.epilogue, self.product.operands, args.n, (), gemm.terms)
@@ -225,7 +237,8 @@ class _MacroProduct:
             with k.when(r < macro.rows):
                 if gemm.tiles is not None and not gemm.is_interleaved:
                     self._fetch(here, r, 1)
-                    self.product.add_lower(here, r, slot)
+                    with self._unless_f32():
+                        self.product.add_lower(here, r, slot)
                 if is_last is not None:
                     with k.when(is_last):
                         self._complete(row, here.column, slot)
@@ -234,13 +247,26 @@ class _MacroProduct:
         """The products that come before the epilogue of the micro-tile before: all, or those of the upper half."""
         if self.gemm.tiles is None:
             self.product.add_pairs(row, here.column, here.step, here.many, slot)
-        elif self.gemm.is_interleaved:
-            for half in range(2):
-                self._fetch(here, r, half)
-            self.product.add(here, r, slot)
-        else:
-            self._fetch(here, r, 0)
-            self.product.add_upper(here, r, slot)
+            return
+        for half in range(2 if self.gemm.is_interleaved else 1):
+            self._fetch(here, r, half)
+        if self.gemm.terms == 3:
+            self._multiply_flagged(here, slot, row)
+        with self._unless_f32():
+            (self.product.add if self.gemm.is_interleaved else self.product.add_upper)(here, r, slot)
+
+    def _multiply_flagged(self, here: _KBlock, slot: Val, row: Val) -> None:
+        """The products of a micro-tile in f32, if one of its flags is set."""
+        k, gemm = self.k, self.gemm
+        self.is_f32.set(0)
+        with k.when(gemm.is_unrepresentable, likely=False):
+            self.is_f32.set(k.cast(self.f32_fallback.is_flagged(row, here.column), i64))
+            with k.when(self.is_f32.get().ne(0)):
+                self.f32_fallback.multiply(gemm.scratch.at(slot), row, here.column, here.step, here.many)
+
+    def _unless_f32(self) -> AbstractContextManager[None]:
+        """Around products on tiles, which ``_multiply_flagged`` may have carried out."""
+        return self.k.when(self.is_f32.get().eq(0), likely=True) if self.gemm.terms == 3 else nullcontext()
 
     def _fetch(self, here: _KBlock, r: Val, half: int) -> None:
         """Prefetch a K-block's share of what the epilogue of half a micro-tile touches."""
@@ -252,8 +278,9 @@ class _MacroProduct:
         """After the last K-block: recompute what is flagged, and apply the epilogue to the upper half."""
         gemm = self.gemm
         self.finish.begin(row, column)
-        with self.k.when(gemm.is_unrepresentable, likely=False):
-            self.f32_fallback.recompute_flagged(gemm.scratch.at(slot), row, column)
+        if gemm.terms < 3:
+            with self.k.when(gemm.is_unrepresentable, likely=False):
+                self.f32_fallback.recompute_flagged(gemm.scratch.at(slot), row, column)
         if gemm.done is None:
             self.finish.half(gemm.scratch, slot, row, 0, column, gemm.args.m)
 

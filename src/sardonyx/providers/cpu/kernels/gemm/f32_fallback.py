@@ -1,22 +1,32 @@
-"""The f32 fallback of AMX matrix products: flagged micro-tiles are recomputed with f32 multiply-adds.
+"""The f32 fallback of AMX matrix products: K-blocks of flagged micro-tiles are multiplied with f32 multiply-adds.
 
 Flags mark panels with numbers that bf16 terms or int8 slices cannot represent (``split``). They are rare, so a kernel
 first asks once whether any flag is set, and looks at the flags of single micro-tiles only then.
+
+A flagged K-block costs what it costs in ``gemm.vector``: 8 rows by 32 columns of sums are in registers. B is decoded
+into scratch memory once for all micro-tiles of a column that follow each other, A only if it exists in tiles alone.
+With three terms, or slices, that takes the place of the tile products; with fewer, whose loops have no time for one
+more branch, it follows them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from sardonyx.providers.cpu.kernels.common.matrices import MatrixArgs
-from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import load_one
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, STEP, TILE, FlagsArgs, load_column, step_elements
+from sardonyx.providers.cpu.kernels.conv.packed_image import decode_terms
+from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import TERM_STRIDE, place_of
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, STEP, TILE, FlagsArgs, load_pair, step_elements
 from sardonyx.providers.cpu.language.dsl import Kernel
-from sardonyx.providers.cpu.language.values import Buf, Val, f32, i32, i64
+from sardonyx.providers.cpu.language.values import Buf, Val, Var, f32, i32, i64
 from sardonyx.records import Record
 
-EXACT_ROWS = 4
-"""Rows that are recomputed at a time: 8 vector registers of sums."""
+ROWS = 8
+"""Rows that are multiplied at a time: 16 vector registers of sums."""
+DEPTH = 256
+"""Numbers along k of a K-block, at most."""
+SCRATCH_NBYTES = 2 * DEPTH * PANEL * 4
+"""Scratch bytes: a K-block of a panel of B in f32, and one of A."""
 
 
 def any_flag_set(k: Kernel, operands: Iterable[tuple[Buf, Val]]) -> Val:
@@ -26,6 +36,32 @@ def any_flag_set(k: Kernel, operands: Iterable[tuple[Buf, Val]]) -> Val:
         for t in k.tiles(count, HALF):
             found.set(found.get() | flags.load(t))
     return found.get().ne(0).any()
+
+
+def multiply_rows(
+    k: Kernel, rows: Val, left: Callable[[Val, Val], Val], b: Buf, length: Val, sums: Buf, is_first: Val
+) -> None:
+    """Add the products of ``rows`` rows with a K-block of 32 columns to sums, or overwrite them with the first ones.
+
+    ``left`` returns a number by row and position; ``b`` holds 32 columns for each position.
+    """
+    with k.loop(0, rows, ROWS) as i:
+        existing = [k.min(i + r, rows - 1) for r in range(ROWS)]
+        totals = [[k.var(k.zeros(f32, HALF)) for _ in range(2)] for _ in existing]
+        with k.loop(0, length) as j:
+            columns = [b.load(j * PANEL + half * HALF, HALF) for half in range(2)]
+            for r, pair in zip(existing, totals, strict=True):
+                x = k.splat(left(r, j), HALF)
+                for total, y in zip(pair, columns, strict=True):
+                    total.set(k.fma(x, y, total))
+        places = [[sums.at(r * PANEL + half * HALF) for half in range(2)] for r in existing]
+        with k.when(~is_first):
+            for pair, at in zip(totals, places, strict=True):
+                for total, place in zip(pair, at, strict=True):
+                    total.set(place.load(0, HALF) + total)
+        for pair, at in zip(totals, places, strict=True):
+            for total, place in zip(pair, at, strict=True):
+                place.store(0, total.get())
 
 
 class ProductOperands(Record):
@@ -51,14 +87,25 @@ class F32Fallback(Record):
     terms: int
     is_in_panels: bool
     """B exists as f32 panels."""
+    scratch: Buf
+    """Of ``SCRATCH_NBYTES`` bytes, of f32."""
+    held: Var
+    """The column panel and step of the K-block of B that is in scratch memory; -1: none of this product."""
+    unit: int
+    """Numbers along k of a step."""
+
+    def forget(self) -> None:
+        """Another product begins."""
+        self.held.set(-1)
 
     def recompute_flagged(self, sums: Buf, row: Val, column: Val) -> None:
         """Recompute the sums of a micro-tile if one of its flags is set."""
-        k, top = self.k, row * PANEL
-        with k.when(self._is_flagged(row, column), likely=False):
-            self._recompute(sums, top, k.min(self.m - top, PANEL), column * PANEL)
+        k, most = self.k, DEPTH // self.unit
+        with k.when(self.is_flagged(row, column), likely=False), k.loop(0, k.max(self.steps, 1), most) as step:
+            self.multiply(sums, row, column, step, k.min(self.steps - step, most))
 
-    def _is_flagged(self, row: Val, column: Val) -> Val:
+    def is_flagged(self, row: Val, column: Val) -> Val:
+        """Whether one of the flags of a micro-tile is set."""
         k = self.k
         found = k.var(k.zeros(i32))
         for flags, panel in ((self.at.a_flags, row), (self.at.b_flags, column)):
@@ -67,36 +114,51 @@ class F32Fallback(Record):
                     found.set(found.get() | flags.memory.load(i))
         return found.get().ne(0)
 
-    def _recompute(self, sums: Buf, top: Val, high: Val, left: Val) -> None:
-        """The sums of a micro-tile in f32."""
-        k = self.k
-        with k.loop(0, high, EXACT_ROWS) as i:
-            existing = [k.min(i + r, high - 1) for r in range(EXACT_ROWS)]
-            totals = [[k.var(k.zeros(f32, HALF)) for _ in range(2)] for _ in existing]
-            with k.loop(0, self.depth) as j:
-                columns = [self._column(left, half, j) for half in range(2)]
-                for r, pair in zip(existing, totals, strict=True):
-                    x = k.splat(self._left(top + r, j), HALF)
-                    for total, y in zip(pair, columns, strict=True):
-                        total.set(k.fma(x, y, total))
-            for r, pair in zip(existing, totals, strict=True):
-                for half, total in enumerate(pair):
-                    sums.store(r * PANEL + half * HALF, total)
-
-    def _left(self, row: Val, j: Val) -> Val:
-        """Number ``j`` along k of a row of A."""
-        source = self.at.a_source
-        if source is None:
-            return load_one(self.at.a, self.steps, self.terms, row, j)
-        return source.memory.load(row * source.row + j * source.col)
-
-    def _column(self, left: Val, half: int, j: Val) -> Val:
-        """Number ``j`` along k of the columns of half a panel."""
-        k, b, source = self.k, self.at.b, self.at.b_source
+    def multiply(self, sums: Buf, row: Val, column: Val, step: Val, many: Val) -> None:
+        """Add ``many`` steps of products to the sums of a micro-tile, which the first ones overwrite."""
+        k, first, top = self.k, step * self.unit, row * PANEL
+        length, high = k.min(many * self.unit, self.depth - first), k.min(self.m - top, PANEL)
         if self.is_in_panels:
-            return b.load(left * self.depth + j * PANEL + half * HALF, HALF)
+            b = self.at.b.at(column * PANEL * self.depth + first * PANEL)
+        else:
+            b, which = self.scratch, column * self.steps + step
+            with k.when(self.held.get().ne(which)):
+                self.held.set(which)
+                self._decode_columns(b, column, step, many, length)
+        multiply_rows(k, high, self._rows(row, high, step, many), b, length, sums, step.eq(0))
+
+    def _rows(self, row: Val, high: Val, step: Val, many: Val) -> Callable[[Val, Val], Val]:
+        """Returns the number of a row panel by row and position in the K-block."""
+        k, source, top = self.k, self.at.a_source, row * PANEL
+        if source is not None:
+            corner = source.memory.at(top * source.row + step * self.unit * source.col)
+            return lambda r, j: corner.load(r * source.row + j * source.col)
+        rows, size = self.scratch.at(DEPTH * PANEL), self.terms * TERM_STRIDE
+        with k.loop(0, high) as r, k.loop(0, many) as s:
+            tiles = self.at.a.at(place_of(top + r, self.steps * size) + (step + s) * size)
+            for half in range(STEP // HALF):
+                numbers = decode_terms(k, tiles.at(half * HALF), k.const(TERM_STRIDE), self.terms, HALF)
+                rows.store(r * DEPTH + s * STEP + half * HALF, numbers)
+        return lambda r, j: rows.load(r * DEPTH + j)
+
+    def _decode_columns(self, to: Buf, column: Val, step: Val, many: Val, length: Val) -> None:
+        """Store a K-block of a panel of B in f32: 32 columns for each position."""
+        k, b, source, left = self.k, self.at.b, self.at.b_source, column * PANEL
         if source is None:
-            step = left // PANEL * self.steps + j // STEP
-            return load_column(k, b.at(step * step_elements(self.terms) + half * TILE), self.terms, j % STEP)
-        lane = k.iota(i64, HALF) + (left + half * HALF)
-        return source.memory.at(j * source.row).gather(k.min(lane, self.n - 1) * source.col)
+            tiles = b.at((column * self.steps + step) * step_elements(self.terms))
+            with k.loop(0, many) as s, k.loop(0, STEP // 2) as pair:
+                for half in range(2):
+                    words = tiles.at(s * step_elements(self.terms) + half * TILE)
+                    for odd, numbers in enumerate(load_pair(k, words, self.terms, pair)):
+                        to.store(((s * STEP + pair * 2) + odd) * PANEL + half * HALF, numbers)
+            return
+        rows = source.memory.at(step * self.unit * source.row)
+        with k.either(source.col.eq(1)) as (close, apart):
+            with close, k.loop(0, length) as j:
+                for half in range(2):
+                    there = k.mask(self.n - left - half * HALF, HALF)
+                    to.store(j * PANEL + half * HALF, rows.at(j * source.row + left).load(half * HALF, HALF, there))
+            with apart, k.loop(0, length) as j:
+                for half in range(2):
+                    lane = k.min(k.iota(i64, HALF) + (left + half * HALF), self.n - 1)
+                    to.store(j * PANEL + half * HALF, rows.at(j * source.row).gather(lane * source.col))

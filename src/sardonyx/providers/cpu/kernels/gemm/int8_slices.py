@@ -19,7 +19,12 @@ from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, EpilogueArg
 from sardonyx.providers.cpu.kernels.common.matrices import MatrixArgs, Problem
 from sardonyx.providers.cpu.kernels.gemm import amx
 from sardonyx.providers.cpu.kernels.gemm.amx import with_packed_panels
-from sardonyx.providers.cpu.kernels.gemm.f32_fallback import F32Fallback, ProductOperands, any_flag_set
+from sardonyx.providers.cpu.kernels.gemm.f32_fallback import (
+    SCRATCH_NBYTES,
+    F32Fallback,
+    ProductOperands,
+    any_flag_set,
+)
 from sardonyx.providers.cpu.kernels.gemm.macro_tile import MICRO_TILE, Blocking, MacroTiles, PipelinedEpilogue
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import TileEpilogue, rows_to_fetch
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
@@ -41,7 +46,7 @@ from sardonyx.providers.cpu.kernels.split.int8_slices import (
     TILE,
     SlicesArgs,
     block_steps,
-    load_column,
+    decode_panel,
     scales_of,
     sliced_constant,
     sliced_rows,
@@ -93,7 +98,7 @@ def steps(p: Problem, analysis: Analysis) -> list[Step]:
     )  # fmt: skip
     why = f"{analysis.precision}: {PRODUCTS} products of {SLICES} slices on tiles"
     why += "".join(f"; {analysis.packed_operands[s].description}" for s in made if s in analysis.packed_operands)
-    scratch = blocking.scratch_nbytes(SPARE)
+    scratch = SCRATCH_NBYTES + blocking.scratch_nbytes(SPARE)
     spec = gemm_int8_slices(epilogue=epilogue)
     return [*before, Step(spec, flat(args=args), epilogue.writes, p.nodes, scratch, p.flops, b.elements, why)]
 
@@ -130,14 +135,16 @@ def gemm_int8_slices(k: Kernel, args: SliceGemmArgs[Buf, Val], *, epilogue: Epil
     tiles, m, n, depth, k_block = Tiles(k), args.m, args.n, args.depth, args.k_block
     tiles.configure(k.select(m <= HALF, k.max(m, 1), HALF), short=(*SUMS, A), count=TILES)
     row_panels, column_panels, steps = ceil_div(m, PANEL), ceil_div(n, PANEL), ceil_div(depth, STEP)
-    is_odd, scratch = any_flag_set(k, [(args.a.flags, args.a_flags_count)]), k.scratch(f32)
+    is_odd, scratch = any_flag_set(k, [(args.a.flags, args.a_flags_count)]), k.scratch(f32, SCRATCH_NBYTES)
     done = PipelinedEpilogue(k, scratch, m, n)
     done.finish = TileEpilogue(k, epilogue, args.epilogue, n, (), TERMS)
     product = _Product(k, tiles, scratch, args, steps)
     fetched_rows = rows_to_fetch(k, m, n, product.k_blocks)
     flags = FlagsArgs(args.a.flags, args.a_flags_panel, args.a_flags_count, ())
     operands = ProductOperands(args.a.memory, flags, args.b, None, args.a_source, None)
-    f32_fallback = _SlicedFallback(k, operands, m, n, depth, steps, TERMS, False, k_block)
+    f32_fallback = _SlicedFallback(
+        k, operands, m, n, depth, steps, TERMS, False, k.scratch(f32), k.var(-1), STEP, k_block
+    )
     macros = MacroTiles(k, done, row_panels, column_panels, args.macro_rows, args.macro_columns, spare=SPARE)
     with macros.each() as macro:
         row, rows, column = macro.row, macro.rows, macro.column
@@ -145,16 +152,19 @@ def gemm_int8_slices(k: Kernel, args: SliceGemmArgs[Buf, Val], *, epilogue: Epil
         lines = k.max(ceil_div(k.const(SLICES * 2 * TILE // LINE_NBYTES), k.max(rows * 4, 1)), 1)
         with k.loop(0, k.max(steps, 1), k_block) as step, k.loop(0, macro.columns) as c, k.loop(0, rows) as r:
             slot = macro.slot(r, c)
+            is_f32 = k.var(0)
+            with k.when(is_odd, likely=False):
+                is_f32.set(k.cast(f32_fallback.is_block_flagged(row + r, step), i64))
+                with k.when(is_f32.get().ne(0)):
+                    product.accumulator.drain()
+                    f32_fallback.multiply(scratch.at(slot), row + r, column + c, step, k.min(k_block, steps - step))
             with k.loop(0, k.min(ceil_div(m - (row + r) * PANEL, HALF), 2)) as half:
                 done.finish.fetch_some(row + r, half, column + c, m, step // k_block, fetched_rows)
-                with k.loop(0, SIDES) as side:
+                with k.when(is_f32.get().eq(0), likely=True), k.loop(0, SIDES) as side:
                     product.add((row + r) * 2 + half, column + c, side, step, slot + half * (MICRO_TILE // 2), done,
                                 stride * (SLICES * 2 * TILE), (r * 2 + half) * 2 + side, lines)  # fmt: skip
             with k.when(step + k_block >= steps):
                 done.finish.begin(row + r, column + c)
-                with k.when(is_odd, likely=False):
-                    product.accumulator.drain()
-                    f32_fallback.recompute_flagged(scratch.at(slot), row + r, column + c)
         product.accumulator.drain()
     tiles.release()
 
@@ -217,9 +227,21 @@ class _Product:
 
 
 class _SlicedFallback(F32Fallback):
+    """The fallback of single K-blocks."""
+
     k_block: Val
 
-    def _column(self, left: Val, half: int, j: Val) -> Val:
-        b = self.at.b
-        scales = scales_of(b, ceil_div(self.n, PANEL), self.steps)
-        return load_column(self.k, b, scales, self.steps, self.k_block, left, half, j)
+    def is_block_flagged(self, row: Val, step: Val) -> Val:
+        """Whether a K-block of one of both tiles of a row panel is flagged."""
+        k, flags = self.k, self.at.a_flags
+        assert flags is not None
+        tiles = [k.min(row * 2 + half, ceil_div(self.m, HALF) - 1) for half in range(2)]
+        k_blocks = ceil_div(self.steps, self.k_block)
+        upper, lower = (flags.memory.load(tile * k_blocks + step // self.k_block) for tile in tiles)
+        return (upper | lower).ne(0)
+
+    def _decode_columns(self, to: Buf, column: Val, step: Val, many: Val, length: Val) -> None:
+        k, b, panels = self.k, self.at.b, ceil_div(self.n, PANEL)
+        number = column * ceil_div(self.steps, self.k_block) + step // self.k_block
+        scales = scales_of(b, panels, self.steps).at(number * PANEL)
+        decode_panel(k, b.at((column * self.steps + step) * (SLICES * 2 * TILE)), scales, many, to)

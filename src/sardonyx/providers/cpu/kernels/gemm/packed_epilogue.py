@@ -27,7 +27,7 @@ from sardonyx.providers.cpu.kernels.common.epilogue import (
     FlaggedArgs,
 )
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix
-from sardonyx.providers.cpu.kernels.conv.packed_image import HIGH_HALF, NAN, decode_terms, encode_terms
+from sardonyx.providers.cpu.kernels.conv.packed_image import HIGH_HALF, NAN, encode_terms
 from sardonyx.providers.cpu.kernels.split.bf16 import (
     HALF,
     PANEL,
@@ -173,9 +173,3 @@ def _rounded(k: Kernel, v: Val) -> Val:
     bits, (head,) = k.bitcast(v, u32), split_terms(k, v, 1)
     is_last = ((bits & _ABS) < _INFINITY) & (head & _ABS).eq(_INFINITY)
     return k.select(v.ne(v), NAN, k.select(is_last, bits & HIGH_HALF, head))
-
-
-def load_one(tiles: Buf, steps: Val, terms: int, row: Val, j: Val) -> Val:
-    """Element ``j`` of row ``row`` of a packed operand, decoded from its bf16 terms."""
-    at = place_of(row, steps * (terms * TERM_STRIDE)) + j // STEP * (terms * TERM_STRIDE) + j % STEP
-    return decode_terms(tiles.k, tiles.at(at), tiles.k.const(TERM_STRIDE), terms, 1)

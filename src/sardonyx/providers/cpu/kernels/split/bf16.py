@@ -219,14 +219,16 @@ def reciprocal(k: Kernel, power: Val) -> Val:
     return k.bitcast(2 * _ONE - k.bitcast(power, u32), f32)
 
 
-def load_column(k: Kernel, y: Buf, terms: int, i: Val) -> Val:
-    """Number ``i`` along k of 16 neighbouring columns, from the first tile of a step in the order of pairs."""
-    words, odd = y.as_type(u32).at(i // 2 * HALF), k.cast(i % 2 * 16, u32)
-    heads = [words.load(term * TILE, HALF) for term in range(terms)]
-    value = k.zeros(f32, HALF)
-    for bits in reversed(heads):  # the smallest first: exact
-        value = k.bitcast(bits >> k.splat(odd, HALF) << 16, f32) + value
-    return value
+def load_pair(k: Kernel, y: Buf, terms: int, pair: Val) -> list[Val]:
+    """A pair of numbers along k of 16 neighbouring columns, from the first tile of a step in the order of pairs."""
+    words = [y.as_type(u32).at(pair * HALF).load(term * TILE, HALF) for term in range(terms)]
+    found = []
+    for heads in ([word << 16 for word in words], [word & _HIGH_HALF for word in words]):
+        value = k.bitcast(heads[-1], f32)
+        for bits in reversed(heads[:-1]):  # the smallest first: exact
+            value = k.bitcast(bits, f32) + value
+        found.append(value)
+    return found
 
 
 # -- what contractions ask for

@@ -308,15 +308,18 @@ def scales_of(b: Buf, panels: Val, steps: Val) -> Buf:
     return b.at(panels * steps * (SLICES * 2 * TILE)).as_type(f32)
 
 
-def load_column(k: Kernel, b: Buf, scales: Buf, steps: Val, k_block: Val, left: Val, half: int, j: Val) -> Val:
-    """Number ``j`` along k of 16 columns from column ``left`` + 16 ``half`` on."""
-    step, panel, k_blocks = j // STEP, left // PANEL, ceil_div(steps, k_block)
-    words = b.at((panel * steps + step) * (SLICES * 2 * TILE) + half * TILE + j % STEP // 4 * STEP).as_type(i32)
-    value = k.zeros(f32, HALF)
-    for index in reversed(range(SLICES)):
-        bits = words.load(index * 2 * TILE // 4, HALF) << k.splat(k.cast(24 - j % 4 * 8, i32), HALF)
-        value = value * (1 / 256) + k.cast(bits >> 24, f32)
-    return value * (scales.load((panel * k_blocks + step // k_block) * PANEL + half * HALF, HALF) * BALANCE)
+def decode_panel(k: Kernel, b: Buf, scales: Buf, many: Val, to: Buf) -> None:
+    """Store ``many`` steps of 32 columns in f32, by position; ``scales`` are those of their K-block."""
+    each = [scales.load(half * HALF, HALF) * BALANCE for half in range(2)]
+    with k.loop(0, many * HALF) as four:
+        for half, scale in enumerate(each):
+            place = four // HALF * (SLICES * 2 * TILE) + half * TILE + four % HALF * STEP
+            words = [b.at(place + index * 2 * TILE).as_type(i32).load(0, HALF) for index in range(SLICES)]
+            for i in range(4):
+                value = k.zeros(f32, HALF)
+                for word in reversed(words):
+                    value = value * (1 / 256) + k.cast(word << k.const(24 - 8 * i, i32, HALF) >> 24, f32)
+                to.store((four * 4 + i) * PANEL + half * HALF, value * scale)
 
 
 # -- what contractions ask for
