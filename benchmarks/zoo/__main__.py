@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from benchmarks.zoo import timed
+from benchmarks.zoo import configs, timed
 
 
 def main() -> None:
@@ -22,6 +22,7 @@ def main() -> None:
     )
     kinds = parser.add_subparsers(dest="kind", required=True)
     timed.add_arguments(kinds.add_parser("timed", description=timed.__doc__))
+    configs.add_arguments(kinds.add_parser("configs", description=configs.__doc__))
     exported = kinds.add_parser("exported")
     exported.add_argument("--out", type=timed.Path, default=timed.Path("zoo"))
     exported.add_argument("--only", nargs="+", default=[""], help="build the models whose name holds one of these")
@@ -30,6 +31,9 @@ def main() -> None:
     args = parser.parse_args()
     if args.kind == "timed":
         timed.run(args, parser)
+        return
+    if args.kind == "configs":
+        configs.run(args, parser)
         return
     from benchmarks.zoo.exported import run
 
