@@ -7,8 +7,8 @@
 NAME-ts is written by torch's TorchScript exporter at opset 17, NAME-dynamo by its dynamo one at opset 18. Beside a
 model lie feeds and what torch answers to them. Attention is transformers' `sdpa`. Images are as large as published,
 except where one run would take many seconds: those of Stable Diffusion have 256 x 256 pixels. Models are built one at a
-time, each in a process of its own, whose memory is about four times the model's file. Needs the `bench` extra, and
-diffusers for Stable Diffusion.
+time, each in a process of its own, whose memory is about four times the model's file. Needs the `bench` extra,
+diffusers for Stable Diffusion and scipy for Mask2Former.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 EXPORTERS = ("ts", "dynamo")
-SIZES = {"batch": 1, "sequence": 128, "source": 128, "past": 255, "total": 256, "one": 1}
-"""Of free axes, in the feeds that are timed."""
+SIZES = {"batch": 1, "sequence": 128, "source": 128}
+STEP_SIZES = {"batch": 1, "sequence": 1, "past": 255, "total": 256}
+"""Of free axes, in the feeds that are timed: those of a model with a cache."""
 
 CONFIGS: dict[str, Callable[[], Any]] = {}
 """What builds each model: a ``samples.Sample``."""
@@ -130,9 +131,7 @@ def sd15_vae_encoder() -> Any:
 
 @config("llama-half-b")
 def llama_half_b() -> Any:
-    """Half a billion weights, of the sizes of the best known model of that size; one token after 255."""
-    from dataclasses import replace
-
+    """Half a billion weights, as many as fit into one file; one token after 255."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from benchmarks.zoo.transformers import cached
@@ -144,15 +143,12 @@ def llama_half_b() -> Any:
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=2,
-        vocab_size=151936,
+        vocab_size=49152,
         max_position_embeddings=4096,
-        tie_word_embeddings=True,
+        tie_word_embeddings=False,
         attn_implementation="sdpa",
     )
-    sample = cached(LlamaForCausalLM(sizes), sizes.vocab_size, layers, 2, width // heads)
-    step = {"input_ids": ("batch", "one"), "position_ids": ("batch", "one")}
-    sample.inputs = [replace(i, shape=step.get(i.name, i.shape)) for i in sample.inputs]
-    return sample
+    return cached(LlamaForCausalLM(sizes), sizes.vocab_size, layers, 2, width // heads)
 
 
 def whisper_small() -> Any:
@@ -176,26 +172,30 @@ def whisper_small_encoder() -> Any:
 @config("whisper-small-step")
 def whisper_small_step() -> Any:
     """One token after 255, with the keys and values of those and of 1500 frames."""
-    from torch import Tensor, nn
+    from torch import Tensor
     from transformers import DynamicCache, EncoderDecoderCache
 
     from benchmarks.zoo.samples import Input, Sample
+    from benchmarks.zoo.transformers import Call
 
-    def cache_of(tensors: tuple[Tensor, ...]) -> Any:
+    def cache_of(tensors: list[Tensor]) -> Any:
         return DynamicCache(list(zip(tensors[::2], tensors[1::2], strict=True)))
 
-    class Step(nn.Module):
+    class Step(Call):
         def __init__(self) -> None:
-            super().__init__()
-            whole = whisper_small()
-            self.decoder, self.head = whole.model.decoder, whole.proj_out
+            super().__init__(whisper_small(), [], [])
 
-        def forward(self, ids: Tensor, encoded: Tensor, *pairs: Tensor) -> tuple[Tensor, ...]:
+        def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+            ids, encoded, *pairs = tensors
             half = len(pairs) // 2
             cache = EncoderDecoderCache(cache_of(pairs[:half]), cache_of(pairs[half:]))
-            out = self.decoder(input_ids=ids, encoder_hidden_states=encoded, past_key_values=cache, use_cache=True)
+            out = self.model.model.decoder(
+                input_ids=ids, encoder_hidden_states=encoded, past_key_values=cache, use_cache=True
+            )
             present = out.past_key_values.self_attention_cache.layers
-            return self.head(out.last_hidden_state), *(t for layer in present for t in (layer.keys, layer.values))
+            return self.model.proj_out(out.last_hidden_state), *(
+                t for layer in present for t in (layer.keys, layer.values)
+            )
 
     parts = [f"{i}.{part}" for i in range(WHISPER_PARTS["layers"]) for part in ("key", "value")]
     inputs = [
@@ -305,7 +305,8 @@ def build(name: str, exporter: str, out: Path) -> str:
     torch.manual_seed(SEED)
     sample = CONFIGS[name]()
     move_off_zero(sample.module)
-    feeds = {i.name: i.sample(SIZES) for i in sample.inputs}
+    has_cache = any("past" in i.shape for i in sample.inputs)
+    feeds = {i.name: i.sample(STEP_SIZES if has_cache else SIZES) for i in sample.inputs}
     if name in SETTLED:
         settle(sample.module, list(feeds.values()))
     sample.module.eval()

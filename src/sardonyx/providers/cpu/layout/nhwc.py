@@ -18,9 +18,10 @@ from dataclasses import replace
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
-from sardonyx.lower.groups import Convolution, Group, Loop, Pool, Reduce, Resample, Storage, View
+from sardonyx.lower.groups import Contraction, Convolution, Group, Loop, Pool, Reduce, Resample, Storage, View
 from sardonyx.providers.cpu.kernels.common.window import MIN_NHWC_LANES
 from sardonyx.providers.cpu.kernels.conv import dot_product, im2col, nhwc, on_tiles, stem, strided_windows
+from sardonyx.providers.cpu.kernels.image.resize import MIN_ROW
 from sardonyx.providers.cpu.layout import merge_convs, nhwc_edges
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.records import Record
@@ -134,8 +135,8 @@ def _nhwc_variants(group: Convolution, analysis: Analysis) -> list[str]:
 
 
 def _candidates(groups: Sequence[Group], wanted: set[int]) -> dict[Storage, Image]:
-    """The images that wanted convolutions and pooling read and write, and those that loops compute from these or
-    compute these from.
+    """The images that wanted convolutions and pooling read and write, those that resampling computes these from, and
+    those that loops compute from these or compute these from.
     """
     found: dict[Storage, Image] = {}
     for group in groups:
@@ -145,8 +146,13 @@ def _candidates(groups: Sequence[Group], wanted: set[int]) -> dict[Storage, Imag
                 if view.storage not in found and (image := _image_of(view)) is not None:
                     found[view.storage] = image
     loops, count = [g for g in groups if isinstance(g, Loop)], -1
+    resampled = [g for g in groups if isinstance(g, Resample)]
     while count != len(found):
         count = len(found)
+        for group in resampled:
+            is_read = any(view.storage in found for view in group.outputs)
+            if is_read and group.x.storage not in found and (image := _image_of(group.x)) is not None:
+                found[group.x.storage] = image
         for loop in loops:
             seen = [v for v in (*loop.inputs, *loop.outputs) if v.storage in found]
             for view in (*loop.inputs, *loop.outputs):
@@ -165,12 +171,26 @@ def _convertible(groups: Sequence[Group], wanted: set[int], images: dict[Storage
     """The temporaries that every group can access as NHWC."""
     excluded = {s for s in images if s.kind != "temporary"}
     for group in groups:
-        takes_nhwc = isinstance(group, (Loop, Pool, Resample)) or id(group) in wanted
+        takes_nhwc = isinstance(group, (Loop, Pool, Resample, Contraction)) or id(group) in wanted
         for view in (*group.reads, *group.writes):
-            image = images.get(view.storage)
-            if image is not None and not (takes_nhwc and image.as_nhwc(view) is not None):
+            if (image := images.get(view.storage)) is None:
+                continue
+            found = image.as_nhwc(view) if takes_nhwc else None
+            if found is None or (isinstance(group, Contraction) and found.strides[-1] != 1):
                 excluded.add(view.storage)
+    resampled, count = [g for g in groups if isinstance(g, Resample)], -1
+    while count != len(
+        excluded
+    ):  # an image is resampled along the lanes of both layouts, but not from one to the other
+        count = len(excluded)
+        excluded |= {v.storage for g in resampled if g.x.storage in excluded for v in g.outputs if _is_wide(v, images)}
     return {storage: image for storage, image in images.items() if storage not in excluded}
+
+
+def _is_wide(view: View, images: dict[Storage, Image]) -> bool:
+    """Whether channels of an image are what vectors lie along once it is NHWC."""
+    image = images.get(view.storage)
+    return image is not None and not (isinstance(image.channels, int) and image.channels < MIN_ROW)
 
 
 def _with_split_axes(loop: Loop, images: dict[Storage, Image]) -> Loop:
