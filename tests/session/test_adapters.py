@@ -6,10 +6,12 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import onnx.parser
 import pytest
 
 import sardonyx as ort
 from sardonyx.errors import InvalidArgument
+from sardonyx.session.native_values import NativeValue
 from tests.session.models import OVERRIDABLE, serialized
 
 PARAMETERS = {
@@ -52,6 +54,21 @@ def test_onnxruntime_reads_and_writes_the_same_files(tmp_path: Path) -> None:
     theirs.export_adapter(path)
     ours = ort.AdapterFormat.read_adapter(path).get_parameters()
     assert {k: v.numpy().tolist() for k, v in ours.items()} == lists
+
+
+def test_strings_are_refused(tmp_path: Path) -> None:
+    model = '<ir_version: 10, opset_import: ["": 21]> g (string[n] x) => (string[n] y) { y = Identity(x) }'
+    binding = (session := ort.InferenceSession(onnx.parser.parse_model(model).SerializeToString())).io_binding()
+    with pytest.raises(RuntimeError, match="Only binding non-string Tensors"):
+        binding.bind_cpu_input("x", np.array(["a"], object))
+    with pytest.raises(RuntimeError, match="Only binding non-string Tensors"):
+        binding.bind_cpu_input("x", np.array(["a"]))
+    (text,) = session.run_with_ort_values(None, {"x": ort.OrtValue(NativeValue(np.array(["a"], object)))})
+    adapter = ort.AdapterFormat()
+    adapter.set_parameters({"text": text})
+    with pytest.raises(RuntimeError, match="string"):
+        adapter.export_adapter(tmp_path / "a.onnx_adapter")
+    assert not any(tmp_path.iterdir())
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:

@@ -49,6 +49,31 @@ def test_the_level_is_the_compilers() -> None:
     assert operators(ort.GraphOptimizationLevel.ORT_ENABLE_BASIC) == ["Relu"]
 
 
+CASTS = """
+<ir_version: 10, opset_import: ["": 21]>
+g (float[2, 3] u) => (int64[2, 3] same, int64[2, 3] back, int8[2, 3] flags) {
+    v = Cast<to = 11>(u) w = Cast<to = 6>(v) x = Cast<to = 1>(w) back = Cast<to = 7>(x)
+    again = Cast<to = 6>(w) same = Cast<to = 7>(again)
+    b = Cast<to = 9>(x) text = Cast<to = 8>(b) flags = Cast<to = 3>(text)
+}
+"""
+
+
+def test_conversions_are_left_as_onnxruntime_leaves_them() -> None:
+    """None removed, those to their own type at the basic level, chains at the extended one."""
+
+    def count(level: ort.GraphOptimizationLevel) -> int:
+        compiler = ort.ModelCompiler(ort.SessionOptions(), serialized(CASTS), graph_optimization_level=level)
+        return len(onnx.load_from_string(compiler.compile_to_bytes()).graph.node)
+
+    levels = ort.GraphOptimizationLevel
+    assert [count(level) for level in (levels.ORT_DISABLE_ALL, levels.ORT_ENABLE_BASIC, levels.ORT_ENABLE_ALL)] == [
+        9,
+        8,
+        7,
+    ]
+
+
 def test_flags(source: Path) -> None:
     flags = ort.OrtCompileApiFlags
     compiler = ort.ModelCompiler(ort.SessionOptions(), source, flags=flags.ERROR_IF_OUTPUT_FILE_EXISTS)

@@ -224,8 +224,10 @@ PORTABLE = ("AdaptAttentionMasks", "ShareConstants", "ShareDuplicates", "RemoveD
 
 SPELLINGS = {"contrib": CONTRIB, "portable": PORTABLE}
 
-BASIC = (*SHAPES, *SIMPLIFY, *CLEANUP)
-EXTENDED = (*BASIC, *ML_EXPANSIONS, *RAISE, *ATTENTION, *FINAL, *CLEANUP)
+ALWAYS = (*SHAPES, *SIMPLIFY, *CLEANUP)
+BASIC = tuple(name for name in ALWAYS if name != "FuseCasts")
+"""Chains of conversions stay as the model states them, as in onnxruntime's basic level."""
+EXTENDED = (*ALWAYS, *ML_EXPANSIONS, *RAISE, *ATTENTION, *FINAL, *CLEANUP)
 
 LEVELS: dict[str, tuple[str, ...]] = {
     "disabled": (),

@@ -45,6 +45,12 @@ class SessionIOBinding:
                 raise Misuse("Only binding Tensors is currently supported", where=f"input {name!r}")
             if not isinstance(array, np.ndarray):
                 raise Misuse("Unable to create OrtValue from the given python object", got=type(array).__name__)
+            if array.dtype.kind in "OSTU":
+                raise Misuse(
+                    "Only binding non-string Tensors is currently supported",
+                    where=f"input {name!r}",
+                    hint="feed strings to run()",
+                )
             self.bind_ortvalue_input(name, NativeValue(array))
             return
         self.bind_ortvalue_input(name, _at(*what))
