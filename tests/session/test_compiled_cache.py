@@ -328,6 +328,39 @@ def test_specializations_of_one_entry_replace_each_other(
     assert len(list(written(folder).glob("*.start"))) == 2
 
 
+STEPS = """
+<ir_version: 10, opset_import: ["": 21]>
+g (float[1, n] x, int64 trips) => (float[1, n] y)
+<int64[1] one = {1}, int64[1] axis = {1}, int64[1] flat = {1}, bool going = {1}>
+{
+    y = Loop(trips, going, x) <body = b (int64 i, bool c, float[1, n] s) => (bool d, float[1, n] t) {
+        d = Constant<value = bool {1}>() from = Reshape(i, flat) to = Add(from, one)
+        row = Slice(s, from, to, axis) t = Add(s, row) }>
+}
+"""
+
+
+@pytest.mark.parametrize("most", [32, 2])
+def test_bodies_that_each_trip_specializes(
+    most: int, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each trip has an entry; if there are too few, the run goes to the model, and raises nothing."""
+    for module in (deferred, compiled_cache):
+        monkeypatch.setattr(module, "MAX_SPECIALIZATIONS", most)
+    path = tmp_path / "steps.onnx"
+    path.write_bytes(onnx.parser.parse_model(STEPS).SerializeToString())
+    given = {"x": np.arange(20, dtype="f").reshape(1, 20), "trips": np.array(18)}
+    expected = given["x"].copy()
+    for i in range(18):
+        expected = expected + expected[:, i : i + 1]
+    for is_second in (False, True):
+        session = sx.InferenceSession(path)
+        assert was_kept(session) == is_second
+        np.testing.assert_array_equal(session.run(None, given)[0], expected)
+    assert not is_second or most < 18 or session._sess.engine._built.engine is None  # type: ignore[attr-defined]
+    assert len(list(written(folder).glob("*-*.start"))) == min(most, 18)
+
+
 def test_errors_of_any_part_have_their_words(tmp_path: Path, folder: Path) -> None:
     _, given, *sessions = kept_of("program", tmp_path)
     messages = []

@@ -10,6 +10,10 @@ from sardonyx.errors import Fail, InvalidArgument
 from sardonyx.limits import Budget
 
 
+class ModelNeeded(Exception):
+    """A run needs more than the compiled-model cache holds: the model must be loaded."""
+
+
 class Held(NamedTuple):
     """A caller's buffer that holds an input and has room to append along ``axis``; an output is to be written there.
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from sardonyx.errors import Fail, InvalidArgument, OutOfBudget, RuntimeException, SardonyxError
 from sardonyx.interpret import work
-from sardonyx.interpret.context import RunContext
+from sardonyx.interpret.context import ModelNeeded, RunContext
 from sardonyx.interpret.live import Live
 from sardonyx.ir.graph import Graph, Node, Value
 
@@ -131,6 +131,8 @@ class Program:
                         live.drop(frame[slot])
                 for slot in step.drops:
                     frame[slot] = None
+        except ModelNeeded:
+            raise
         except Exception as e:
             assert step is not None
             raise located(e, step.node, [frame[i] for i in step.inputs]) from e

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from sardonyx.interpret import bodies
 from sardonyx.interpret.bodies import Runnable
-from sardonyx.interpret.context import RunContext
+from sardonyx.interpret.context import ModelNeeded, RunContext
 from sardonyx.interpret.program import Program, Step
 
 Function = tuple[tuple[str, str, str], dict[str, Any], "dict[str, Any] | None"]
@@ -21,10 +21,6 @@ PLAIN = (type(None), bool, int, float, str, bytes)
 
 class NotSerializable(Exception):
     """The reason why something cannot be serialized."""
-
-
-class ModelNeeded(Exception):
-    """A run needs more than was serialized: the model must be loaded."""
 
 
 def serialize(program: Program, body: Callable[[Any], Any]) -> tuple[dict[str, Any], list[Any]]:

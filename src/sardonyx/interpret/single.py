@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sardonyx.interpret.context import RunContext
+from sardonyx.interpret.context import ModelNeeded, RunContext
 from sardonyx.interpret.program import Program, located
 
 
@@ -23,5 +23,7 @@ class Single:
     def run_planned(self, args: Sequence[Any], places: Mapping[int, Any] | None = None) -> list[Any] | None:
         try:
             return [self._kernel(*args)]
+        except ModelNeeded:
+            raise
         except Exception as e:
             raise located(e, self._node, list(args)) from e

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from sardonyx.interpret import serialize as programs
 from sardonyx.interpret.program import Program
-from sardonyx.interpret.serialize import DeserializedProgram, ModelNeeded, NotSerializable
+from sardonyx.interpret.context import ModelNeeded
+from sardonyx.interpret.serialize import DeserializedProgram, NotSerializable
 from sardonyx.interpret.single import Single
 from sardonyx.partition.chain import Chain, Link
 from sardonyx.partition.provider import Executable

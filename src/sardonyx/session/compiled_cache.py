@@ -24,8 +24,8 @@ from sardonyx import digests, dtypes, entries, forks
 from sardonyx.entries import Entry
 from sardonyx.files import SourceFile
 from sardonyx.folders import PrivateFolder
-from sardonyx.interpret.context import Held
-from sardonyx.interpret.serialize import ModelNeeded, NotSerializable
+from sardonyx.interpret.context import Held, ModelNeeded
+from sardonyx.interpret.serialize import NotSerializable
 from sardonyx.ir.graph import Graph, Model, Value
 from sardonyx.ir.types import MapType, SequenceType, TensorType, ValueType
 from sardonyx.partition.chain import Chain
@@ -254,10 +254,14 @@ def _are_defined(customs: Sequence[tuple[str, str, str]]) -> bool:
 
 
 class SpecializationEntries:
-    """Cache entries of specializations. There are as many as a process may compile; newer ones replace older ones."""
+    """Cache entries of the specializations of some nodes. There are as many as a process may compile; a further one
+    replaces the oldest.
+    """
 
     def __init__(self, folder: PrivateFolder, stem: str, provider: Any) -> None:
         self._folder, self._stem, self._provider = folder, stem, provider
+        self._names: dict[str, None] | None = None
+        """Those in the folder, the oldest first; None before the first is written."""
 
     def read(self, kind: SpecializationKey) -> Executable | None:
         found = _deserialized(self._folder, self._name(kind), self._provider, None, tuple(kind))
@@ -270,11 +274,23 @@ class SpecializationEntries:
         except NotSerializable:
             return
         if not any(isinstance(e, DeferredExecutable) for e in executables(executable)):
+            self._make_room(self._name(kind))
             array_file.write(self._folder, self._name(kind), stored, serializer.arrays)
 
+    def _make_room(self, name: str) -> None:
+        """Delete the oldest entries, so that there are not too many with a new one."""
+        if self._names is None:
+            found = [(info.st_mtime_ns, each) for each, info in self._folder.files() if each.startswith(self._stem)]
+            self._names = dict.fromkeys(each for _, each in sorted(found))
+        self._names.pop(name, None)
+        while len(self._names) >= MAX_SPECIALIZATIONS:
+            oldest = next(iter(self._names))
+            del self._names[oldest]
+            self._folder.remove(oldest)
+        self._names[name] = None
+
     def _name(self, kind: SpecializationKey) -> str:
-        number = int(digests.hexdigest(repr(kind).encode())[:16], 16)
-        return f"{self._stem}-{number % MAX_SPECIALIZATIONS}.start"
+        return f"{self._stem}-{digests.hexdigest(repr(kind).encode())[:16]}.start"
 
 
 def _deserialized(

@@ -9,15 +9,16 @@ or, before anything imports onnxruntime, ``sardonyx.as_onnxruntime()``. The comm
 from __future__ import annotations
 
 import importlib
-import importlib.abc
 import importlib.machinery
-import importlib.metadata
 import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 NAME = "onnxruntime"
 HOME = "sardonyx"
@@ -46,7 +47,7 @@ class _OnnxruntimeModule(ModuleType):
         return sorted({*super().__dir__(), *dir(sys.modules[HOME])})
 
 
-class _Loader(importlib.abc.Loader):
+class _Loader:
     """Returns the corresponding module of ``sardonyx`` itself, not a copy."""
 
     def __init__(self, real: str) -> None:
@@ -66,21 +67,25 @@ class _Loader(importlib.abc.Loader):
             module.__spec__ = self._spec
 
 
-class _Distribution(importlib.metadata.Distribution):
-    """The metadata of onnxruntime for ``importlib.metadata``."""
+def _distribution() -> Distribution:
+    """The metadata of onnxruntime for ``importlib.metadata``, which only a program that asks for them imports."""
+    from importlib.metadata import Distribution
 
-    def read_text(self, filename: str) -> str | None:
-        from sardonyx.session.environment import API_VERSION
+    class Metadata(Distribution):
+        def read_text(self, filename: str) -> str | None:
+            from sardonyx.session.environment import API_VERSION
 
-        if filename != "METADATA":
-            return None
-        return f"Metadata-Version: 2.1\nName: {NAME}\nVersion: {API_VERSION}\nSummary: Sardonyx under this name\n"
+            if filename != "METADATA":
+                return None
+            return f"Metadata-Version: 2.1\nName: {NAME}\nVersion: {API_VERSION}\nSummary: Sardonyx under this name\n"
 
-    def locate_file(self, path: Any) -> Any:
-        return os.path.join(os.path.dirname(__file__), path)
+        def locate_file(self, path: Any) -> Any:
+            return os.path.join(os.path.dirname(__file__), path)
+
+    return Metadata()
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _Finder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
@@ -94,15 +99,16 @@ class _Finder(importlib.abc.MetaPathFinder):
             found = None
         if found is None and rest.partition(".")[0] not in SHIPPED:
             return None
-        spec = importlib.machinery.ModuleSpec(fullname, _Loader(real), origin=found.origin if found else None)
+        loader: Any = _Loader(real)
+        spec = importlib.machinery.ModuleSpec(fullname, loader, origin=found.origin if found else None)
         if not rest or found is None or found.submodule_search_locations is not None:
             spec.submodule_search_locations = []
         return spec
 
-    def find_distributions(self, context: Any = None) -> Iterator[importlib.metadata.Distribution]:
+    def find_distributions(self, context: Any = None) -> Iterator[Distribution]:
         wanted = getattr(context, "name", None)
         if wanted is None or wanted.lower().replace("_", "-") == NAME:
-            yield _Distribution()
+            yield _distribution()
 
 
 def _onnxruntime_module() -> ModuleType:

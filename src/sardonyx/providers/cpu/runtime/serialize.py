@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from sardonyx import dtypes
-from sardonyx.interpret.context import RunContext
-from sardonyx.interpret.serialize import ModelNeeded
+from sardonyx.interpret.context import ModelNeeded, RunContext
 from sardonyx.partition.provider import Memory
 from sardonyx.plan.sizes import Binding, SizesDiffer, deserialized
 from sardonyx.providers.cpu.codegen.jit import linker
