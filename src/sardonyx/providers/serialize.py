@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.interpret import serialize as programs
-from sardonyx.interpret.program import Program
 from sardonyx.interpret.context import ModelNeeded
+from sardonyx.interpret.program import Program
 from sardonyx.interpret.serialize import DeserializedProgram, NotSerializable
 from sardonyx.interpret.single import Single
 from sardonyx.partition.chain import Chain, Link
