@@ -55,14 +55,15 @@ def test_a_way_that_others_may_change(tmp_path: Path, mode: int, caplog: pytest.
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
-@pytest.mark.parametrize("which", ["folder", "way", "link"])
+@pytest.mark.parametrize("which", ["folder", "way", "link", "last link"])
 def test_folders_of_other_users_are_refused(tmp_path: Path, which: str, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "way" / "cache").mkdir(parents=True, mode=0o700)
     (tmp_path / "way" / "cache").chmod(0o700)
     (tmp_path / "link").symlink_to("way")
-    given = {"folder": tmp_path / "way" / "cache", "way": tmp_path / "way", "link": tmp_path / "link"}[which]
-    os.chown(given, 12345, 12345, follow_symlinks=False)
-    where = tmp_path / ("link" if which == "link" else "way") / "cache"
+    given = {"folder": tmp_path / "way" / "cache", "way": tmp_path / "way", "link": tmp_path / "link"}
+    (tmp_path / "last").symlink_to("way/cache")
+    os.chown(given.get(which, tmp_path / "last"), 12345, 12345, follow_symlinks=False)
+    where = tmp_path / "last" if which == "last link" else tmp_path / ("link" if which == "link" else "way") / "cache"
     assert "belongs to another user" in refusal(where, caplog)
 
 
@@ -76,10 +77,19 @@ def test_links_on_the_way_are_followed_and_looked_at(tmp_path: Path, caplog: pyt
     assert "others may write" in refusal(tmp_path / "link" / "other", caplog)
 
 
-def test_the_folder_is_no_link(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_folder_may_be_a_link_of_the_users(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to("real")
-    assert "not private" in refusal(tmp_path / "link", caplog)
+    found = private(str(tmp_path / "link"))
+    assert found is not None
+    found.write("entry", [b"one"])
+    assert (tmp_path / "real" / "entry").exists()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "other").symlink_to("open")
+    assert "0777" in refusal(tmp_path / "other", caplog)
+    (tmp_path / "gone").symlink_to("nowhere")
+    assert private(str(tmp_path / "gone")) is not None and (tmp_path / "nowhere").is_dir()
 
 
 def test_links_that_never_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

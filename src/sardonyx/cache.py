@@ -29,15 +29,14 @@ if TYPE_CHECKING:
     from sardonyx.eviction import CacheFile
     from sardonyx.session.options import SessionOptions
 
-MODEL, SPECIALIZATION, GRAPH, KERNEL, OTHER = "model", "specialization", "graph", "kernel", "other"
+MODEL, SPECIALIZATION, GRAPH, KERNEL = "model", "specialization", "graph", "kernel"
 
 
 class CacheItem(Record):
     """One file of the cache."""
 
     kind: str
-    """``model`` (compiled), ``specialization`` (a part of one, compiled in a run), ``graph`` (optimized), ``kernel``,
-    or ``other``, which a start would delete."""
+    """``model`` (compiled), ``specialization`` (of a part, in a run), ``graph`` (optimized) or ``kernel``."""
     path: str | None
     """The model's file; None for kernels and for models that were given as bytes."""
     nbytes: int
@@ -104,7 +103,7 @@ def _item(file: CacheFile, paths: Mapping[str, str | None]) -> CacheItem:
     elif suffix == "graph":
         kind, path = GRAPH, _path(file)
     else:
-        kind, path = KERNEL if suffix == "o" else OTHER, None
+        kind, path = KERNEL, None
     return CacheItem(kind, path, file.nbytes, file.used_at, file)
 
 
@@ -131,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     many.add_argument("--threads", type=int, default=0, help="intra_op_num_threads of the sessions to come")
     options = parser.parse_args(argv)
     if folders.cache_folder() is None:
-        print("caching is off, or the folder is not private (SARDONYX_CACHE)", file=sys.stderr)
+        print(folders.why_off(), file=sys.stderr)
         return 1
     if options.command == "list":
         _print_items(items())

@@ -12,6 +12,7 @@ user can.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -29,8 +30,10 @@ ALIGNMENT = 64
 MAX_HEAD_NBYTES = 1 << 28
 MAX_NBYTES = 1 << 31
 _DIGEST_NBYTES = 32
-_reported: set[tuple[str, int | None]] = set()
-"""Folders, and the errors that writing to them gave."""
+_reported: set[tuple[str, object]] = set()
+"""Folders, and what was warned of: damage, and the errors that writing to them gave."""
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+"""Errors of writing to a folder that was filled ahead of time and is only read: nothing to warn of."""
 _FRONT_NBYTES = len(MARK) + 8 + 8 + _DIGEST_NBYTES
 
 
@@ -66,12 +69,8 @@ def peek(folder: PrivateFolder, name: str) -> bytes | None:
 
 
 def refuse(folder: PrivateFolder, name: str, why: object) -> None:
-    """Delete an unusable entry and log the reason."""
-    import logging  # 3 ms of a start that logs nothing
-
-    logging.getLogger("sardonyx").warning(
-        "the cache entry %s cannot be used and is rebuilt: %s", os.path.join(folder.path, name), why
-    )
+    """Delete an unusable entry and log the reason: a warning for the first in a folder, which may be one of many."""
+    _report(folder, "damage", f"the cache entry {os.path.join(folder.path, name)} cannot be used and is rebuilt: {why}")
     folder.remove(name)
 
 
@@ -81,13 +80,19 @@ def write(folder: PrivateFolder, name: str, head: bytes, body: Chunks = (), body
     try:
         folder.write(name, _chunks(digest, head, body, body_nbytes))
     except OSError as error:
-        if (folder.path, error.errno) not in _reported:
-            import logging
-
-            _reported.add((folder.path, error.errno))
-            logging.getLogger("sardonyx").warning("the cache in %s cannot be written: %s", folder.path, error.strerror)
+        said = f"the cache in {folder.path} cannot be written: {error.strerror}"
+        _report(folder, error.errno, said, is_warning=error.errno not in _READ_ONLY)
         return None
     return digest
+
+
+def _report(folder: PrivateFolder, what: object, said: str, *, is_warning: bool = True) -> None:
+    """Log what went wrong, as a warning if it did not happen in this folder before."""
+    import logging  # 3 ms of a start that logs nothing
+
+    is_first = (folder.path, what) not in _reported
+    _reported.add((folder.path, what))
+    logging.getLogger("sardonyx").log(logging.WARNING if is_first and is_warning else logging.INFO, "%s", said)
 
 
 def checksum(content: bytes | memoryview) -> bytes:

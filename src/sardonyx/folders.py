@@ -19,6 +19,10 @@ from sardonyx import forks, knobs, writing
 
 OFF = "off"
 MAX_LINKS = 16
+SUFFIXES = ("start", "graph", "o")
+"""Of compiled models, optimized graphs and kernels."""
+MIN_STEM = 40
+"""Hexadecimal digits of the shortest digest."""
 USE_INTERVAL_S = 60
 """A file's time of last use is at most this much too early."""
 _PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -35,6 +39,13 @@ def cache_folder(*, make: bool = True) -> PrivateFolder | None:
         return private(named, make=make)
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return private(os.path.join(home, "sardonyx"), make=make, is_named=False) if os.path.isabs(home) else None
+
+
+def why_off() -> str:
+    """Why there is no cache folder."""
+    if knobs.CACHE.get() == OFF:
+        return "caching is off: SARDONYX_CACHE=off"
+    return "\n".join(_refused.values()) or "there is no home folder for a cache; name a folder in SARDONYX_CACHE"
 
 
 def kernels_of(folder: PrivateFolder, *, make: bool = True) -> PrivateFolder | None:
@@ -79,11 +90,13 @@ class PrivateFolder:
         return fd
 
     def files(self) -> Iterator[tuple[str, os.stat_result]]:
-        """The regular files of the folder, without those that are being written."""
+        """The cache's files in the folder, without those that are being written. Others are the user's: the variable
+        may name a folder that holds more than the cache.
+        """
         with contextlib.suppress(OSError), os.scandir(self.fd) as found:
             for each in found:
                 with contextlib.suppress(OSError):
-                    if each.is_file(follow_symlinks=False) and not each.name.endswith(writing.TEMPORARY):
+                    if is_ours(each.name) and each.is_file(follow_symlinks=False):
                         yield each.name, each.stat(follow_symlinks=False)
 
     def has(self, name: str) -> bool:
@@ -94,7 +107,7 @@ class PrivateFolder:
         """Write a file atomically; ``OSError`` on failure."""
         if not self._is_swept:
             self._is_swept = True
-            writing.sweep(self.fd)
+            writing.sweep(self.fd, is_ours)
         writing.write_in(self.fd, name, chunks)
 
     def remove(self, name: str) -> None:
@@ -103,8 +116,15 @@ class PrivateFolder:
             os.unlink(name, dir_fd=self.fd)
 
 
+def is_ours(name: str) -> bool:
+    """Whether a file has a name that only the cache gives: a digest, and what the file holds."""
+    stem, _, suffix = name.partition(".")
+    return suffix in SUFFIXES and len(stem) >= MIN_STEM and not stem.strip("0123456789abcdef-")
+
+
 _held: dict[str, PrivateFolder] = {}
-_refused: set[str] = set()
+_refused: dict[str, str] = {}
+"""Why folders cannot be used."""
 _lock = forks.lock()
 
 
@@ -126,16 +146,16 @@ def private(where: str, *, make: bool = True, is_named: bool = True) -> PrivateF
             if not make and isinstance(error, FileNotFoundError):
                 return None
             said = f"the cache folder {where} is not private or cannot be used ({error}): caching is off"
-        if said not in _refused:
+        if _refused.get(where) != said:
             import logging  # 3 ms of a start that logs nothing
 
-            _refused.add(said)
+            _refused[where] = said
             logging.getLogger("sardonyx").log(logging.WARNING if is_named else logging.INFO, "%s", said)
         return None
 
 
 def _open_path(where: str, make: bool) -> int:
-    """Open the folder at a path after checking every folder on the way; ``OSError`` says what is wrong."""
+    """Open the folder at a path after checking every folder and link on the way; ``OSError`` says what is wrong."""
     for _ in range(MAX_LINKS):
         found = _walk(where, make)
         if isinstance(found, int):
@@ -152,10 +172,12 @@ def _walk(where: str, make: bool) -> int | str:
     at, place = os.open("/", _PATH), "/"
     try:
         _check_ancestor(os.fstat(at), place, is_root=True)
-        for i, name in enumerate(parts[:-1]):
+        for i, name in enumerate(parts):
             target = _link_target(name, at)
             if target is not None:
                 return os.path.normpath(os.path.join(place, target, *parts[i + 1 :]))
+            if i == len(parts) - 1:
+                break
             inner = _open_child(name, at, _PATH, make)
             os.close(at)
             at, place = inner, os.path.join(place, name)

@@ -10,12 +10,13 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 Chunks = Iterable[bytes | memoryview]
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 TEMPORARY = ".tmp"
+_NUMBER_NBYTES = 8
 _MAX_NAME = 200
 """Characters of a file's name that its temporary name takes on; file systems end at 255 bytes."""
 
@@ -42,7 +43,7 @@ def write_together(files: Sequence[tuple[str, Chunks]]) -> None:
             folder, name = os.path.split(real)
             at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                sweep(at, name)
+                sweep(at, name[:_MAX_NAME].__eq__)
                 pending.append(Pending(at, name, None if found is None else stat.S_IMODE(found.st_mode), 0o666))
             except BaseException:
                 os.close(at)
@@ -139,17 +140,18 @@ def _forget(name: str | None, folder: int) -> None:
 
 
 def temporary_name(name: str) -> str:
-    return f".{name[:_MAX_NAME]}.{os.urandom(8).hex()}{TEMPORARY}"
+    return f".{name[:_MAX_NAME]}.{os.urandom(_NUMBER_NBYTES).hex()}{TEMPORARY}"
 
 
-def sweep(folder: int, name: str = "") -> None:
-    """Delete temporary files of processes that are gone: those of one name, or all in a private folder."""
+def sweep(folder: int, wanted: Callable[[str], bool]) -> None:
+    """Delete temporary files, of files with the ``wanted`` names, of processes that are gone."""
     try:
         found = os.listdir(folder)
     except OSError:
         return
     for each in found:
-        if not each.endswith(TEMPORARY) or not each.startswith(f".{name[:_MAX_NAME]}." if name else "."):
+        name, _, number = each.removesuffix(TEMPORARY).rpartition(".")
+        if not each.endswith(TEMPORARY) or len(number) != 2 * _NUMBER_NBYTES or not wanted(name[1:]):
             continue
         with contextlib.suppress(OSError):
             fd = os.open(each, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)

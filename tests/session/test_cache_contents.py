@@ -86,16 +86,32 @@ def test_the_least_recently_used_files_are_evicted(
 ) -> None:
     private = folders.cache_folder()
     assert private is not None
-    for i in range(10):
-        private.write(f"{i}.o", [bytes(1000)])
-        os.utime(folder / f"{i}.o", (1000 + i, 1000 + i))
-    os.close(private.open("0.o"))  # a use
+    names = [f"{i:064x}.o" for i in range(10)]
+    for i, name in enumerate(names):
+        private.write(name, [bytes(1000)])
+        os.utime(folder / name, (1000 + i, 1000 + i))
+    os.close(private.open(names[0]))  # a use
     monkeypatch.setenv("SARDONYX_CACHE_NBYTES", "10000")
     eviction.evict(private)
     assert len(list(folder.iterdir())) == 10
     monkeypatch.setenv("SARDONYX_CACHE_NBYTES", "6000")
     eviction.evict(private)
-    assert sorted(p.name for p in folder.iterdir()) == ["0.o", "6.o", "7.o", "8.o", "9.o"]
+    assert sorted(p.name for p in folder.iterdir()) == [names[0], *names[6:]]
+
+
+def test_files_that_are_not_the_caches_stay(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that holds more than the cache: a user's home, say."""
+    folder.mkdir(mode=0o700)
+    users = ["notes", "thesis.graph", "a.o", "deadbeef.start", f"{0:064x}", f"x{0:064x}.o", ".draft.tmp"]
+    users += [f".draft.{0:016x}.tmp"]
+    for name in users:
+        (folder / name).write_bytes(bytes(1000))
+    sx.InferenceSession(write(tmp_path / "a.onnx"))
+    assert cache.items() and {item.kind for item in cache.items()} <= {cache.MODEL, cache.GRAPH, cache.KERNEL}
+    monkeypatch.setenv("SARDONYX_CACHE_NBYTES", "1")
+    sx.InferenceSession(write(tmp_path / "b.onnx", 1))
+    cache.clear()
+    assert cache.items() == [] and {p.name for p in folder.iterdir() if p.is_file()} == set(users)
 
 
 def test_the_cache_stays_within_its_bound(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

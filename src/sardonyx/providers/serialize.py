@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from sardonyx.errors import SardonyxError
 from sardonyx.interpret import serialize as programs
 from sardonyx.interpret.context import ModelNeeded
 from sardonyx.interpret.program import Program
@@ -20,6 +21,10 @@ from sardonyx.providers.cpu.runtime.executable import CpuExecutable
 if TYPE_CHECKING:
     from sardonyx.providers.cpu import CpuProvider
 
+MAX_FALLBACK_NBYTES = 1 << 16
+"""Largest total size of the constants of nodes whose numpy program is stored beside their specializations."""
+MAX_ASKED = 1 << 12
+"""Of keys without a specialization, so many are remembered."""
 Serialized = tuple[str, Any]
 """The kind of an executable, and its plain values."""
 
@@ -62,9 +67,26 @@ class Serializer:
             return "late", self._deferred_plain(executable)
         return "chain", self.chain(executable)
 
-    def _deferred_plain(self, executable: DeferredExecutable) -> tuple[str, tuple[Any, ...]]:
+    def _deferred_plain(self, executable: DeferredExecutable) -> tuple[str, tuple[Any, ...], Serialized | None]:
         self._deferred.add(executable.name)
-        return executable.name, tuple(executable.reads)
+        return executable.name, tuple(executable.reads), self._fallback(executable)
+
+    def _fallback(self, executable: DeferredExecutable) -> Serialized | None:
+        """The numpy program of nodes, unless there is none or its constants are large."""
+        try:
+            program = executable.fallback()
+        except SardonyxError:
+            return None
+        constants = program._constants if isinstance(program, Program) else ()
+        nbytes = sum(0 if value.const is None else value.const.nbytes for _, value in constants)
+        if not isinstance(program, Program) or nbytes > MAX_FALLBACK_NBYTES:
+            return None
+        first = len(self.arrays)
+        try:
+            return self.executable(program)
+        except NotSerializable:
+            del self.arrays[first:], self.sources[first:]
+            return None
 
     def _with_arrays(
         self,
@@ -83,6 +105,17 @@ class ObjectMissing(Exception):
     """The object file of a kernel is no longer in the cache."""
 
 
+class Specializations(Protocol):
+    """The cached specializations of some nodes."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a further one would replace another: there are more than are worth compiling."""
+        ...
+
+    def read(self, kind: SpecializationKey) -> Executable | None: ...
+
+
 class Deserializer:
     """Creates executables from plain values. A run that needs more than was stored raises ``ModelNeeded``."""
 
@@ -90,9 +123,10 @@ class Deserializer:
         self,
         arrays: Sequence[Any],
         provider: CpuProvider,
-        find: Callable[[str, SpecializationKey], Executable | None] | None,
+        find: Callable[[str], Specializations] | None,
     ) -> None:
-        """``find`` returns a cached specialization by name and key; None if no nodes are specialized in runs."""
+        """``find`` returns cached specializations by the name of their nodes; None if no nodes are specialized in
+        runs."""
         self._arrays, self._provider, self._find = arrays, provider, find
 
     def chain(self, plain: Any) -> Chain:
@@ -105,13 +139,12 @@ class Deserializer:
         if kind == "chain":
             return self.chain(plain)
         if kind == "late":
-            name, reads = plain
-            return self._deferred(name, KeyInputs(*reads))
+            return self._deferred(*plain)
         plain, first, end = plain
         arrays = self._arrays[first:end]
         if kind == "table":
             late = plain["specialized"]
-            specialized = None if late is None or self._find is None else self._deferred(late[0], KeyInputs(*late[1]))
+            specialized = None if late is None or self._find is None else self._deferred(*late)
             made = tables.deserialize(plain, arrays, self._provider, specialized)
             if made is None:
                 raise ObjectMissing
@@ -119,17 +152,29 @@ class Deserializer:
         program = DeserializedProgram(plain, arrays, self.executable)
         return Single(program) if kind == "single" else program
 
-    def _deferred(self, name: str, reads: KeyInputs) -> DeferredExecutable:
-        find = self._find
-        assert find is not None
+    def _deferred(self, name: str, reads: Sequence[Any], serialized: Serialized | None) -> DeferredExecutable:
+        """Nodes that run for keys that are in the cache. Others need the model, which compiles and caches them; if the
+        cache is full of them, those that have not been asked for before run on numpy.
+        """
+        assert self._find is not None
+        stored, inputs = self._find(name), KeyInputs(*reads)
+        asked: set[SpecializationKey] = set()
 
-        def found(args: Sequence[Any]) -> Executable:
-            return find(name, reads.key(args)) or missing()
+        def found(args: Sequence[Any]) -> Executable | None:
+            key = inputs.key(args)
+            specialized = stored.read(key)
+            if specialized is None:
+                if serialized is None or key in asked or len(asked) >= MAX_ASKED or not stored.is_full:
+                    raise ModelNeeded
+                asked.add(key)
+            return specialized
 
-        def missing() -> Executable:
-            raise ModelNeeded
+        def fallback() -> Executable:
+            if serialized is None:
+                raise ModelNeeded
+            return self.executable(serialized)
 
-        return DeferredExecutable(name, reads, found, missing)
+        return DeferredExecutable(name, inputs, found, fallback)
 
 
 def deferred_executables(made: Any) -> Iterator[DeferredExecutable]:

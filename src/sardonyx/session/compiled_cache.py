@@ -142,15 +142,12 @@ class CompiledEntry:
         if built.file is not None and built.file.identity != self._key.identity:
             return None
 
-        def kind_of(late: str, kind: SpecializationKey) -> Executable | None:
-            return self._kinds(late).read(kind)
-
         def files_of(stored: dict[str, Any]) -> list[SourceFile] | None:
             if not _are_defined(stored["customs"]):
                 return None
             return _opened_files(built.file, stored["files"], self._options.external_folder)
 
-        found = _deserialized(folder, name, self._provider, kind_of, files_of=files_of)
+        found = _deserialized(folder, name, self._provider, self._kinds, files_of=files_of)
         if found is None:
             return None
         stored, chain, defaults = found
@@ -261,7 +258,7 @@ class SpecializationEntries:
     def __init__(self, folder: PrivateFolder, stem: str, provider: Any) -> None:
         self._folder, self._stem, self._provider = folder, stem, provider
         self._names: dict[str, None] | None = None
-        """Those in the folder, the oldest first; None before the first is written."""
+        """Those in the folder, the oldest first; None until they are asked for."""
 
     def read(self, kind: SpecializationKey) -> Executable | None:
         found = _deserialized(self._folder, self._name(kind), self._provider, None, tuple(kind))
@@ -279,15 +276,23 @@ class SpecializationEntries:
 
     def _make_room(self, name: str) -> None:
         """Delete the oldest entries, so that there are not too many with a new one."""
+        names = self._listed()
+        names.pop(name, None)
+        while len(names) >= MAX_SPECIALIZATIONS:
+            oldest = next(iter(names))
+            del names[oldest]
+            self._folder.remove(oldest)
+        names[name] = None
+
+    def _listed(self) -> dict[str, None]:
         if self._names is None:
             found = [(info.st_mtime_ns, each) for each, info in self._folder.files() if each.startswith(self._stem)]
             self._names = dict.fromkeys(each for _, each in sorted(found))
-        self._names.pop(name, None)
-        while len(self._names) >= MAX_SPECIALIZATIONS:
-            oldest = next(iter(self._names))
-            del self._names[oldest]
-            self._folder.remove(oldest)
-        self._names[name] = None
+        return self._names
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._listed()) >= MAX_SPECIALIZATIONS
 
     def _name(self, kind: SpecializationKey) -> str:
         return f"{self._stem}-{digests.hexdigest(repr(kind).encode())[:16]}.start"
@@ -297,7 +302,7 @@ def _deserialized(
     folder: PrivateFolder,
     name: str,
     provider: Any,
-    find: Callable[[str, SpecializationKey], Executable | None] | None,
+    find: Callable[[str], SpecializationEntries] | None,
     kind: Any = None,
     files_of: Callable[[dict[str, Any]], Sequence[SourceFile] | None] = lambda _: (),
 ) -> tuple[dict[str, Any], Chain, Sequence[Any]] | None:

@@ -43,13 +43,14 @@ class DeferredExecutable:
         self,
         name: str,
         reads: KeyInputs,
-        compile: Callable[[Sequence[Any]], Executable],
+        compile: Callable[[Sequence[Any]], Executable | None],
         otherwise: Callable[[], Executable],
     ) -> None:
-        """``name`` is unique in the model. ``compile`` specializes for some arguments; ``otherwise`` makes what runs
-        any."""
+        """``name`` is unique in the model. ``compile`` specializes for some arguments, or returns None if they are not
+        worth it; ``otherwise`` makes what runs any."""
         self.name, self.reads = name, reads
         self._compile, self._otherwise = compile, otherwise
+        self._fallback: Executable | None = None
         self.keep: Callable[[SpecializationKey, Executable], object] | None = None
         """Called with each new specialization, to write it to the compiled-model cache."""
         self._made: dict[SpecializationKey, Executable] = {}
@@ -61,7 +62,15 @@ class DeferredExecutable:
             with _compiling:
                 found = self._made.get(key)
                 if found is None and len(self._made) < MAX_SPECIALIZATIONS:
-                    found = self._made[key] = self._compile(args)
-                    if self.keep is not None:
+                    found = self._compile(args)
+                    if found is not None:
+                        self._made[key] = found
+                    if found is not None and self.keep is not None:
                         self.keep(key, found)
-        return (found or self._otherwise()).run(args, context)
+        return (found or self.fallback()).run(args, context)
+
+    def fallback(self) -> Executable:
+        """What runs any arguments."""
+        if self._fallback is None:
+            self._fallback = self._otherwise()
+        return self._fallback
