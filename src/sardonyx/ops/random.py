@@ -13,11 +13,11 @@ draws the start of its stream in every call. A stream advances from run to run, 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.random import RandomState
 
 from sardonyx import dtypes, forks
 from sardonyx.dtypes import DType
@@ -26,6 +26,9 @@ from sardonyx.ir.scalar import Emitter, Expr, run_numpy, trace
 from sardonyx.ops.axes import Array, scalar, widen_floats
 from sardonyx.ops.limits import check_elements
 from sardonyx.ops.registry import op
+
+if TYPE_CHECKING:
+    from numpy.random import RandomState  # numpy imports it when it is asked for
 
 _MULTIPLIER, _WEYL, _LOW = 0xD256D193, 0x9E3779B9, 0xFFFFFFFF
 _ROUNDS = 10
@@ -54,10 +57,10 @@ class Stream:
 
     @forks.cached_property
     def legacy(self) -> RandomState:
-        return RandomState(int(self.words[0]))
+        return np.random.RandomState(int(self.words[0]))
 
 
-shared = Stream(int(np.random.SeedSequence().generate_state(1)[0]))
+shared = Stream(int.from_bytes(os.urandom(4), "little"))
 """The stream of nodes without a seed."""
 
 
