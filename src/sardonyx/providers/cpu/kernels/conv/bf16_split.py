@@ -39,7 +39,7 @@ from sardonyx.providers.cpu.kernels.conv.implicit_gemm import (
 )
 from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, decode_terms
 from sardonyx.providers.cpu.kernels.conv.pipelined_epilogue import PipelinedPixels, Places
-from sardonyx.providers.cpu.kernels.gemm.f32_fallback import DEPTH, any_flag_set, multiply_rows
+from sardonyx.providers.cpu.kernels.gemm.f32_fallback import DEPTH, any_flag_set, decoded_rows, multiply_rows
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, TILE, load_pair, step_elements
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import (
@@ -410,7 +410,7 @@ class _Bf16Conv(TileConv):
                     there = k.mask(wide - half * HALF, HALF)
                     v = decode_terms(k, pixel.at(half * HALF), self.args.strides.term, self.terms, HALF)
                     pixels.store(i * DEPTH + s * BLOCK + half * HALF, k.select(there, v, 0.0))
-        multiply_rows(k, high, lambda i, j: pixels.load(i * DEPTH + j), columns, many * BLOCK, sums, step.eq(0))
+        multiply_rows(k, high, decoded_rows(k, pixels), columns, many * BLOCK, sums, step.eq(0))
 
     def _wide_of(self, step: Val) -> Val:
         """How many numbers of a step are those of its taps: in the compact layout, others follow."""

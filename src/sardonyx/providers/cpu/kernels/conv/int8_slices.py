@@ -31,7 +31,7 @@ from sardonyx.providers.cpu.kernels.conv.implicit_gemm import (
     scratch_nbytes,
 )
 from sardonyx.providers.cpu.kernels.conv.pack_image_int8 import NhwcImageArgs, packing_steps
-from sardonyx.providers.cpu.kernels.gemm.f32_fallback import DEPTH, multiply_rows
+from sardonyx.providers.cpu.kernels.gemm.f32_fallback import DEPTH, decoded_rows, multiply_rows
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
 from sardonyx.providers.cpu.kernels.split.deferred_accumulation import rows_per_step
@@ -253,7 +253,7 @@ class _Int8Conv(TileConv):
             with k.loop(0, many) as s:
                 self._copy(image, at, step + s, pixels.at(i * DEPTH + s * STEP))
         sums, length = self.grid.sums.at(self.slot(r)), many * STEP
-        multiply_rows(k, high, lambda i, j: pixels.load(i * DEPTH + j), columns, length, sums, step.eq(0))
+        multiply_rows(k, high, decoded_rows(k, pixels), columns, length, sums, step.eq(0))
 
     def _copy(self, image: Val, at: list[Val], step: Val, to: Buf) -> None:
         """Store what a step reads of the image for the output pixel at z, y and x: zeros in the padding."""

@@ -11,7 +11,7 @@ more branch, it follows them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from sardonyx.providers.cpu.kernels.common.matrices import MatrixArgs
 from sardonyx.providers.cpu.kernels.conv.packed_image import decode_terms
@@ -25,6 +25,8 @@ ROWS = 8
 """Rows that are multiplied at a time: 16 vector registers of sums."""
 DEPTH = 256
 """Numbers along k of a K-block, at most."""
+KC = 128
+"""Numbers along k that are summed from zero, as in ``gemm.vector``; their 32 columns take half of the smallest L1."""
 SCRATCH_NBYTES = 2 * DEPTH * PANEL * 4
 """Scratch bytes: a K-block of a panel of B in f32, and one of A."""
 
@@ -38,30 +40,42 @@ def any_flag_set(k: Kernel, operands: Iterable[tuple[Buf, Val]]) -> Val:
     return found.get().ne(0).any()
 
 
-def multiply_rows(
-    k: Kernel, rows: Val, left: Callable[[Val, Val], Val], b: Buf, length: Val, sums: Buf, is_first: Val
-) -> None:
+class Rows(Record):
+    """Rows of numbers along k: from the first one's first number on, and the strides."""
+
+    memory: Buf
+    row: Val
+    column: Val
+
+
+def decoded_rows(k: Kernel, memory: Buf) -> Rows:
+    """A K-block of rows that were stored one after the other in scratch memory."""
+    return Rows(memory, k.const(DEPTH), k.const(1))
+
+
+def multiply_rows(k: Kernel, rows: Val, left: Rows, b: Buf, length: Val, sums: Buf, is_first: Val) -> None:
     """Add the products of ``rows`` rows with a K-block of 32 columns to sums, or overwrite them with the first ones.
 
-    ``left`` returns a number by row and position; ``b`` holds 32 columns for each position.
+    ``b`` holds 32 columns for each position along k.
     """
-    with k.loop(0, rows, ROWS) as i:
+    with k.loop(0, k.max(length, 1), KC) as first, k.loop(0, rows, ROWS) as i:
         existing = [k.min(i + r, rows - 1) for r in range(ROWS)]
         totals = [[k.var(k.zeros(f32, HALF)) for _ in range(2)] for _ in existing]
-        with k.loop(0, length) as j:
-            columns = [b.load(j * PANEL + half * HALF, HALF) for half in range(2)]
-            for r, pair in zip(existing, totals, strict=True):
-                x = k.splat(left(r, j), HALF)
+        given = [left.memory.at(r * left.row + first * left.column) for r in existing]
+        panel = b.at(first * PANEL)
+        with k.paced(0, k.min(length - first, KC), [PANEL, left.column]) as ((_, place, at), _):
+            columns = [panel.at(place).load(half * HALF, HALF) for half in range(2)]
+            for numbers, pair in zip(given, totals, strict=True):
+                x = k.splat(numbers.load(at), HALF)
                 for total, y in zip(pair, columns, strict=True):
                     total.set(k.fma(x, y, total))
-        places = [[sums.at(r * PANEL + half * HALF) for half in range(2)] for r in existing]
-        with k.when(~is_first):
-            for pair, at in zip(totals, places, strict=True):
-                for total, place in zip(pair, at, strict=True):
-                    total.set(place.load(0, HALF) + total)
-        for pair, at in zip(totals, places, strict=True):
-            for total, place in zip(pair, at, strict=True):
-                place.store(0, total.get())
+        places = [sums.at(r * PANEL + half * HALF) for r in existing for half in range(2)]
+        each = [total for pair in totals for total in pair]
+        with k.when(~(is_first & first.eq(0))):
+            for total, to in zip(each, places, strict=True):
+                total.set(to.load(0, HALF) + total)
+        for total, to in zip(each, places, strict=True):
+            to.store(0, total.get())
 
 
 class ProductOperands(Record):
@@ -127,19 +141,19 @@ class F32Fallback(Record):
                 self._decode_columns(b, column, step, many, length)
         multiply_rows(k, high, self._rows(row, high, step, many), b, length, sums, step.eq(0))
 
-    def _rows(self, row: Val, high: Val, step: Val, many: Val) -> Callable[[Val, Val], Val]:
-        """Returns the number of a row panel by row and position in the K-block."""
+    def _rows(self, row: Val, high: Val, step: Val, many: Val) -> Rows:
+        """A K-block of a row panel."""
         k, source, top = self.k, self.at.a_source, row * PANEL
         if source is not None:
             corner = source.memory.at(top * source.row + step * self.unit * source.col)
-            return lambda r, j: corner.load(r * source.row + j * source.col)
+            return Rows(corner, source.row, source.col)
         rows, size = self.scratch.at(DEPTH * PANEL), self.terms * TERM_STRIDE
         with k.loop(0, high) as r, k.loop(0, many) as s:
             tiles = self.at.a.at(place_of(top + r, self.steps * size) + (step + s) * size)
             for half in range(STEP // HALF):
                 numbers = decode_terms(k, tiles.at(half * HALF), k.const(TERM_STRIDE), self.terms, HALF)
                 rows.store(r * DEPTH + s * STEP + half * HALF, numbers)
-        return lambda r, j: rows.load(r * DEPTH + j)
+        return decoded_rows(k, rows)
 
     def _decode_columns(self, to: Buf, column: Val, step: Val, many: Val, length: Val) -> None:
         """Store a K-block of a panel of B in f32: 32 columns for each position."""

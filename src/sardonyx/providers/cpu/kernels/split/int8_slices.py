@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -316,9 +316,8 @@ def decode_panel(k: Kernel, b: Buf, scales: Buf, many: Val, to: Buf) -> None:
             place = four // HALF * (SLICES * 2 * TILE) + half * TILE + four % HALF * STEP
             words = [b.at(place + index * 2 * TILE).as_type(i32).load(0, HALF) for index in range(SLICES)]
             for i in range(4):
-                value = k.zeros(f32, HALF)
-                for word in reversed(words):
-                    value = value * (1 / 256) + k.cast(word << k.const(24 - 8 * i, i32, HALF) >> 24, f32)
+                first, *rest = (k.cast(word << k.const(24 - 8 * i, i32, HALF) >> 24, f32) for word in reversed(words))
+                value = reduce(lambda total, s: k.fma(total, 1 / 256, s), rest, first)  # exact
                 to.store((four * 4 + i) * PANEL + half * HALF, value * scale)
 
 
