@@ -13,7 +13,7 @@ COMMON = (
     "numpy>=2", "opencv-python-headless<5", "pillow", "scipy", "soundfile", "pyclipper", "six", "shapely", "pyyaml",
     "tqdm", "omegaconf", "requests", "colorlog", "click", "scikit-learn", "imageio", "imageio-ffmpeg", "scikit-image",
     "pathvalidate", "sacremoses", "librosa", "loguru", "python-dotenv", "mir_eval", "resampy", "pretty_midi",
-    "kaldi-native-fbank", "typing-extensions", "setuptools<81",
+    "jieba", "kaldi-native-fbank", "pandas", "sentencepiece", "typing-extensions", "setuptools<81",
 )  # fmt: skip
 """What the libraries import. They themselves are installed without dependencies: some ask for versions of onnxruntime
 or of Pillow that are years old."""
