@@ -69,3 +69,24 @@ def test_others_are_copied() -> None:
         assert not any("plane_row" in step.args for step in made.steps)
         (got,) = made.run([feeds["x"], feeds["b"]])
         assert_close(got, expected(case, feeds), case)
+
+
+LARGE = {
+    "patches": Case((1, 3, 160, 200), (24, 3, 32, 32), "strides = [32, 32]"),
+    "patches, padded": Case((2, 3, 110, 70), (20, 3, 20, 20), "strides = [20, 20], pads = [3, 5, 10, 2]"),
+    "overlapping": Case((1, 2, 40, 45), (17, 2, 17, 31), "strides = [2, 3], dilations = [2, 1]"),
+}
+
+
+@pytest.mark.parametrize("cpu", ["haswell", WIDE])
+@pytest.mark.parametrize("name", LARGE)
+def test_windows_of_many_taps(name: str, cpu: str) -> None:
+    """The kernel counts rows of taps: all taps are more than its tables hold."""
+    case = LARGE[name]
+    feeds = feeds_of(case)
+    made = Compiled(*graph(case), cpu, constants={"w": feeds["w"]})
+    assert "conv_nhwc" in [step.spec.name for step in made.steps]
+    (got,) = made.run([feeds["x"], feeds["b"]], checked=True)
+    assert_close(got, expected(case, feeds), case)
+    (again,) = made.run([feeds["x"], feeds["b"]], threads=3)
+    np.testing.assert_array_equal(again, got)

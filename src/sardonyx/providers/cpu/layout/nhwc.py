@@ -110,7 +110,8 @@ def _prefers_nhwc(group: Convolution, analysis: Analysis) -> bool:
         return False
     if on_tiles.takes(group, analysis):
         return True
-    if not nhwc.suits(group) or not analysis.target.policy.allows(*_nhwc_variants(group, analysis)):
+    by_row = group.x.shape[1] != 1 and stem.has_few_channels(group)
+    if not nhwc.suits(group, by_row=by_row) or not analysis.target.policy.allows(*_nhwc_variants(group, analysis)):
         return False
     if group.groups == 1:
         return stem.has_few_channels(group) or dot_product.has_full_vectors(group, analysis.isa)

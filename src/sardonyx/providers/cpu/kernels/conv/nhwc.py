@@ -63,18 +63,20 @@ EVEN_ROWS = {1: (24, 20, 16), 2: (12, 10)}
 """Pixels of a tile by its vectors of filters, in order of preference."""
 
 
-def suits(group: Convolution) -> bool:
-    """Whether weights, types, window and epilogue suit this kernel; layouts aside."""
-    return _unsuitable(group) is None
+def suits(group: Convolution, *, by_row: bool = False) -> bool:
+    """Whether weights, types, window and epilogue suit this kernel; layouts aside. ``by_row``: once the taps of a row
+    are channels.
+    """
+    return _unsuitable(group, by_row=by_row) is None
 
 
-def _unsuitable(group: Convolution) -> Refusal | None:
+def _unsuitable(group: Convolution, *, by_row: bool = False) -> Refusal | None:
     w = group.w
     if w.storage.tensor is None or not all(isinstance(d, int) for d in (*w.shape, w.offset)) or not views.is_dense(w):
         return Refusal("the weights are not a contiguous constant")
     if group.x.dtype is not w.dtype or w.dtype not in (f32, f64):
         return Refusal(f"{group.x.dtype} with weights of {w.dtype}")
-    if not fits_tables(group):
+    if not fits_tables(group, by_row=by_row):
         return Refusal("the window has too many taps")
     return refusal(group)
 

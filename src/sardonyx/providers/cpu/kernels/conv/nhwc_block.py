@@ -36,8 +36,10 @@ def is_inside(geometry: WindowGeometry) -> bool:
     return True
 
 
-def fits_tables(group: Convolution) -> bool:
-    """Whether the window has few enough taps for the tables."""
+def fits_tables(group: Convolution, *, by_row: bool = False) -> bool:
+    """Whether the window has few enough taps for the tables: rows of taps if they are channels of a padded image."""
+    if by_row:
+        return math.prod(group.window.kernel[:-1]) <= MOST_TAPS
     taps = math.prod(group.window.kernel)
     return taps <= MOST_PADDED or (taps <= MOST_TAPS and is_inside(WindowGeometry.of(group, collapse=False)))
 
