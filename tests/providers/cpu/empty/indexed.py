@@ -82,6 +82,6 @@ INDEXED = {
     ),
     "features side by side": Case(
         "y = ai.onnx.ml.FeatureVectorizer<inputdimensions = [4, 2]>(x, z)", "float[n,4] x, float[n,2] z",
-        "float[a,b] y", {"n": 3},
+        "float[a,b] y", {"n": 3}, hangs=("n",),
     ),
 }  # fmt: skip
