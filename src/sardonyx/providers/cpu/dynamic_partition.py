@@ -1,6 +1,6 @@
 """Dynamic partition: a part of a graph in which data decide a rank or a size, cut where they do.
 
-Behind a data-dependent size (NonZero, Compress, ...) a new piece begins; it is compiled in advance, with that size as
+Behind a data-dependent size (NonZero, Compress, ...) a new section begins; it is compiled in advance, with that size as
 an input dimension. Nodes whose rank, axes or target shape are data (Reshape to a computed shape, Squeeze of computed
 axes) are compiled in the first run that brings the data, with the operand as a constant, and once more for other data.
 """
@@ -44,15 +44,17 @@ if TYPE_CHECKING:
 
 
 class DynamicPartition:
-    """Runs the pieces of a part one after the other."""
+    """Runs the sections of a part one after the other."""
 
     def __init__(self, part: Part, provider: CpuProvider) -> None:
         graph = part.nodes[0].graph
         assert graph is not None
         facts = provider.facts(graph)
         self.compiled = [
-            (piece, _deferred(piece, provider, facts) if is_deferred else _compiled(piece, provider, facts))
-            for is_deferred, piece in ((late, part_of(graph, nodes)) for late, nodes in _cut(part.nodes, facts))
+            (section, _deferred(section, provider, facts) if is_deferred else _compiled(section, provider, facts))
+            for is_deferred, section in (
+                (is_deferred, part_of(graph, nodes)) for is_deferred, nodes in _cut(part.nodes, facts)
+            )
         ]
         self.chain = chain_of(part.inputs, self.compiled, part.outputs)
 
@@ -62,40 +64,40 @@ class DynamicPartition:
 
 def _cut(nodes: Sequence[Node], facts: GraphFacts) -> list[tuple[bool, list[Node]]]:
     """Pieces in order: their nodes, and whether their compilation is deferred to a run. The reader of a data-dependent
-    size begins a new piece."""
-    pieces: list[tuple[bool, list[Node]]] = []
+    size begins a new section."""
+    sections: list[tuple[bool, list[Node]]] = []
     counted: set[Value] = set()
     for node in nodes:
         is_deferred = isinstance(refusal(node, facts), DeferredRefusal)
-        if not pieces or pieces[-1][0] != is_deferred or any(v in counted for v in node.inputs):
-            pieces.append((is_deferred, []))
+        if not sections or sections[-1][0] != is_deferred or any(v in counted for v in node.inputs):
+            sections.append((is_deferred, []))
             counted.clear()
-        pieces[-1][1].append(node)
+        sections[-1][1].append(node)
         if node.op_type in COUNTED:
             counted.update(node.outputs)
-    return pieces
+    return sections
 
 
-def _compiled(piece: Part, provider: CpuProvider, facts: GraphFacts) -> Executable:
+def _compiled(section: Part, provider: CpuProvider, facts: GraphFacts) -> Executable:
     try:
-        return compile_part(piece, provider, specialized_by_shape)
+        return compile_part(section, provider, specialized_by_shape)
     except (Refused, Unplannable, NotImplemented) as why:
-        shapes = [_known_shape(v, facts) for v in piece.inputs]
-        if _tells_more(piece, shapes):
-            return _deferred(piece, provider, facts)
+        shapes = [_known_shape(v, facts) for v in section.inputs]
+        if _tells_more(section, shapes):
+            return _deferred(section, provider, facts)
         if not all(_is_counted(shape) for shape in shapes):
-            return specialized_by_shape(piece, provider)
-        logging.getLogger("sardonyx").info("%s and what follows it run on numpy: %s", piece.nodes[0].label, why)
-        return ReferenceProvider().compile(piece)
+            return specialized_by_shape(section, provider)
+        logging.getLogger("sardonyx").info("%s and what follows it run on numpy: %s", section.nodes[0].label, why)
+        return ReferenceProvider().compile(section)
 
 
-def _tells_more(piece: Part, shapes: Sequence[tuple[Any, ...] | None]) -> bool:
+def _tells_more(section: Part, shapes: Sequence[tuple[Any, ...] | None]) -> bool:
     """Whether a run tells ranks or contents of operands that compilation lacks."""
-    compile_time = set(compile_time_operands(piece.nodes, piece.inputs))
+    compile_time = set(compile_time_operands(section.nodes, section.inputs))
     return any(
         shape is None
         or (v in compile_time and not v.is_const and not (_is_counted(shape) and prod(shape) > MAX_CONTENT))
-        for v, shape in zip(piece.inputs, shapes, strict=True)
+        for v, shape in zip(section.inputs, shapes, strict=True)
     )
 
 

@@ -135,7 +135,7 @@ VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
         Variant("conv.stem", stem.steps, stem.supports),
         Variant("conv.dot_product", dot_product.steps, dot_product.supports, dot_product.pays),
         Variant("conv.winograd_nhwc", winograd_nhwc.steps, winograd_nhwc.supports, winograd_nhwc.pays),
-        Variant("conv.nhwc", nhwc.steps, nhwc.supports, dot_product.fills_vectors),
+        Variant("conv.nhwc", nhwc.steps, nhwc.supports, dot_product.filter_lanes_refusal),
         Variant(
             "conv.winograd_nchw", winograd_nchw.steps, winograd_nchw.supports, winograd_nchw.pays, few=_FEW_OUTPUTS
         ),

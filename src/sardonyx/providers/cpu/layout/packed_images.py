@@ -66,15 +66,15 @@ def images(groups: Sequence[Group], analysis: Analysis) -> dict[Storage, Image]:
             writes[view.storage].append(_Use(group, view))
     kinds = _Kinds.of(groups, reads, analysis)
     found: dict[Storage, Image] = {}
-    has_next: set[int] = set()
+    packing: set[int] = set()
     for storage, writers in writes.items():
         group = writers[0].group
         if storage.kind == "temporary" and len(writers) == 1 and storage not in analysis.summed_pairs:
             count = kinds.terms(group, reads[storage])
             made = _image(writers[0].view, reads[storage], kinds, count) if count else None
-            if made is not None and id(group) not in has_next:
+            if made is not None and id(group) not in packing:
                 found[storage] = made
-                has_next.add(id(group))
+                packing.add(id(group))
     return found
 
 
@@ -93,11 +93,11 @@ class _Kinds(Record):
     @staticmethod
     def of(groups: Sequence[Group], reads: Mapping[Storage, Sequence[_Use]], analysis: Analysis) -> _Kinds:
         chosen = {id(g): (g, analysis.choices[id(g)].name) for g in groups if isinstance(g, Convolution)}
-        many = {number: one for number, one in chosen.items() if analysis.choices[number].few is None}
-        sliced = {number for number, (_, name) in many.items() if name == "conv.int8_slices"}
+        fixed = {number: one for number, one in chosen.items() if analysis.choices[number].few is None}
+        sliced = {number for number, (_, name) in fixed.items() if name == "conv.int8_slices"}
         on_tiles = {
             number: conv_on_tiles.terms(g, analysis)
-            for number, (g, name) in many.items()
+            for number, (g, name) in fixed.items()
             if name in ("conv.on_tiles", summed_pair.NAME)
         }
         sliding = {id(g) for g in groups if _slides(g, analysis)}
@@ -133,7 +133,7 @@ def packed_inputs(groups: Sequence[Group], analysis: Analysis) -> set[Storage]:
 def _slides(group: Group, analysis: Analysis) -> bool:
     """Whether a group is a window over an NHWC image that can read and write packed images."""
     if isinstance(group, Convolution):
-        return depthwise_nhwc.has_next(group, analysis)
+        return depthwise_nhwc.exchanges_packed_images(group, analysis)
     return isinstance(group, Pool) and nhwc_window.supports_packed_images(group, analysis)
 
 
@@ -155,7 +155,7 @@ def _image(out: View, uses: Sequence[_Use], kinds: _Kinds, terms: int) -> Image 
             rest.append(use)
     layouts = [one.layout for one in found]
     if not layouts and is_worth and uses and not rest:
-        layouts.append(_bare(out, terms))
+        layouts.append(_unpadded(out, terms))
     if not layouts or not all(isinstance(d, int) for one in layouts for d in one.back):
         return None
     layout = most_compact(_widest(layouts), ((one.kernel, one.dilations) for one in found))
@@ -166,7 +166,7 @@ def _is_all(view: View, out: View) -> bool:
     return view.shape == out.shape and views.same_elements(view, out)
 
 
-def _bare(out: View, terms: int) -> PackedImageLayout:
+def _unpadded(out: View, terms: int) -> PackedImageLayout:
     """An image without padding."""
     batch, channels, *size = out.shape
     lead = (1,) * (3 - len(size))

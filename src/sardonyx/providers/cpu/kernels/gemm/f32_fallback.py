@@ -128,39 +128,39 @@ class F32Fallback(Record):
                     found.set(found.get() | flags.memory.load(i))
         return found.get().ne(0)
 
-    def multiply(self, sums: Buf, row: Val, column: Val, step: Val, many: Val) -> None:
-        """Add ``many`` steps of products to the sums of a micro-tile, which the first ones overwrite."""
+    def multiply(self, sums: Buf, row: Val, column: Val, step: Val, count: Val) -> None:
+        """Add ``count`` steps of products to the sums of a micro-tile, which the first ones overwrite."""
         k, first, top = self.k, step * self.unit, row * PANEL
-        length, high = k.min(many * self.unit, self.depth - first), k.min(self.m - top, PANEL)
+        length, high = k.min(count * self.unit, self.depth - first), k.min(self.m - top, PANEL)
         if self.is_in_panels:
             b = self.at.b.at(column * PANEL * self.depth + first * PANEL)
         else:
             b, which = self.scratch, column * self.steps + step
             with k.when(self.held.get().ne(which)):
                 self.held.set(which)
-                self._decode_columns(b, column, step, many, length)
-        multiply_rows(k, high, self._rows(row, high, step, many), b, length, sums, step.eq(0))
+                self._decode_columns(b, column, step, count, length)
+        multiply_rows(k, high, self._rows(row, high, step, count), b, length, sums, step.eq(0))
 
-    def _rows(self, row: Val, high: Val, step: Val, many: Val) -> Rows:
+    def _rows(self, row: Val, high: Val, step: Val, count: Val) -> Rows:
         """A K-block of a row panel."""
         k, source, top = self.k, self.at.a_source, row * PANEL
         if source is not None:
             corner = source.memory.at(top * source.row + step * self.unit * source.col)
             return Rows(corner, source.row, source.col)
         rows, size = self.scratch.at(DEPTH * PANEL), self.terms * TERM_STRIDE
-        with k.loop(0, high) as r, k.loop(0, many) as s:
+        with k.loop(0, high) as r, k.loop(0, count) as s:
             tiles = self.at.a.at(place_of(top + r, self.steps * size) + (step + s) * size)
             for half in range(STEP // HALF):
                 numbers = decode_terms(k, tiles.at(half * HALF), k.const(TERM_STRIDE), self.terms, HALF)
                 rows.store(r * DEPTH + s * STEP + half * HALF, numbers)
         return decoded_rows(k, rows)
 
-    def _decode_columns(self, to: Buf, column: Val, step: Val, many: Val, length: Val) -> None:
+    def _decode_columns(self, to: Buf, column: Val, step: Val, count: Val, length: Val) -> None:
         """Store a K-block of a panel of B in f32: 32 columns for each position."""
         k, b, source, left = self.k, self.at.b, self.at.b_source, column * PANEL
         if source is None:
             tiles = b.at((column * self.steps + step) * step_elements(self.terms))
-            with k.loop(0, many) as s, k.loop(0, STEP // 2) as pair:
+            with k.loop(0, count) as s, k.loop(0, STEP // 2) as pair:
                 for half in range(2):
                     words = tiles.at(s * step_elements(self.terms) + half * TILE)
                     for odd, numbers in enumerate(load_pair(k, words, self.terms, pair)):

@@ -95,8 +95,8 @@ class Ahead:
         self._pace.set(ceil_div(self._stop.get(), k.max(k.min(self.k_block, self.steps - step) * self.halves, 1)))
         return self._memory.at(other)
 
-    def _aim(self, panel: Val, step: Val, many: Val) -> None:
-        stop = self.k.min(many, self.k_block) * PAIRS
+    def _aim(self, panel: Val, step: Val, steps_left: Val) -> None:
+        stop = self.k.min(steps_left, self.k_block) * PAIRS
         for var, value in ((self._panel, panel), (self._row, step * STEP), (self._pair, 0), (self._stop, stop)):
             var.set(value)
 

@@ -325,14 +325,14 @@ class Elements:
     def _store_packed(self, position: int, terms: int) -> None:
         """Stores vectors in the packed layout, a K-step at a time. A row consists of whole K-steps."""
         row, number = self.row, self.row.schedule.expression.results[position]
-        buf, flag, many = row.outputs[position], row.flags[position], max(STEP // row.lanes, 1)
+        buf, flag, per_step = row.outputs[position], row.flags[position], max(STEP // row.lanes, 1)
         found = [row.k.value(self._of(number, u), f32, row.lanes) for u in range(len(self.tiles))]
         if self.tiles[0].mask is not None:
             return
-        if len(found) % many:
-            many = 1
-        for u in range(0, len(found), many):
-            v, t = _concatenated(found[u : u + many]), self.tiles[u]
+        if len(found) % per_step:
+            per_step = 1
+        for u in range(0, len(found), per_step):
+            v, t = _concatenated(found[u : u + per_step]), self.tiles[u]
             at = t.index // STEP * step_elements(terms) + t.index % STEP
             store_step(buf.at(at), v, terms, flag)
 

@@ -308,10 +308,10 @@ def scales_of(b: Buf, panels: Val, steps: Val) -> Buf:
     return b.at(panels * steps * (SLICES * 2 * TILE)).as_type(f32)
 
 
-def decode_panel(k: Kernel, b: Buf, scales: Buf, many: Val, to: Buf) -> None:
-    """Store ``many`` steps of 32 columns in f32, by position; ``scales`` are those of their K-block."""
+def decode_panel(k: Kernel, b: Buf, scales: Buf, count: Val, to: Buf) -> None:
+    """Store ``count`` steps of 32 columns in f32, by position; ``scales`` are those of their K-block."""
     each = [scales.load(half * HALF, HALF) * BALANCE for half in range(2)]
-    with k.loop(0, many * HALF) as four:
+    with k.loop(0, count * HALF) as four:
         for half, scale in enumerate(each):
             place = four // HALF * (SLICES * 2 * TILE) + half * TILE + four % HALF * STEP
             words = [b.at(place + index * 2 * TILE).as_type(i32).load(0, HALF) for index in range(SLICES)]
