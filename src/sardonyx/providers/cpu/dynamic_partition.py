@@ -63,8 +63,10 @@ class DynamicPartition:
 
 
 def _cut(nodes: Sequence[Node], facts: GraphFacts) -> list[tuple[bool, list[Node]]]:
-    """Pieces in order: their nodes, and whether their compilation is deferred to a run. The reader of a data-dependent
-    size begins a new section."""
+    """Cut nodes into sections: for each, whether its compilation is deferred to a run, and its nodes.
+
+    The reader of a data-dependent size begins a new section.
+    """
     sections: list[tuple[bool, list[Node]]] = []
     counted: set[Value] = set()
     for node in nodes:
@@ -92,7 +94,7 @@ def _compiled(section: Part, provider: CpuProvider, facts: GraphFacts) -> Execut
 
 
 def _tells_more(section: Part, shapes: Sequence[tuple[Any, ...] | None]) -> bool:
-    """Whether a run tells ranks or contents of operands that compilation lacks."""
+    """Whether a run tells ranks of inputs, or contents of compile-time operands, that are not known before it."""
     compile_time = set(compile_time_operands(section.nodes, section.inputs))
     return any(
         shape is None
@@ -106,7 +108,11 @@ def _is_counted(shape: tuple[Any, ...] | None) -> bool:
 
 
 def _deferred(part: Part, provider: CpuProvider, facts: GraphFacts) -> DeferredExecutable:
-    """Nodes compiled in a run. A Squeeze without axes has a rank that sizes decide: then all shapes are in the key."""
+    """An executable that compiles the part in the runs that bring what is not known before: compile-time operands and
+    ranks.
+
+    A Squeeze without axes has a rank that sizes decide: then the code depends on the shapes of all inputs.
+    """
     by_size = any(n.op_type == "Squeeze" and n.input(1) is None for n in part.nodes)
     return _awaiting(part, provider, [None if by_size else _known_shape(v, facts) for v in part.inputs])
 
@@ -129,13 +135,13 @@ def _awaiting(part: Part, provider: CpuProvider, shapes: Sequence[tuple[Any, ...
 
 
 def _name(part: Part, shapes: Sequence[tuple[Any, ...] | None]) -> str:
-    """A digest of the nodes and of what is known of their inputs: their name in the compiled-model cache."""
+    """The part's name in the compiled-model cache: a digest of its nodes and of what is known of its inputs' shapes."""
     nodes = [(n.domain, n.op_type, n.name, sorted(n.attrs.items()), n.inputs, n.outputs) for n in part.nodes]
     return hashlib.sha256(repr((nodes, part.inputs, shapes, part.outputs)).encode()).hexdigest()
 
 
 class DeferredCompiler:
-    """Compiles nodes for the shapes and contents of some arguments."""
+    """Compiles a part for the shapes of its inputs and the contents of its compile-time operands in a run."""
 
     def __init__(
         self, part: Part, provider: CpuProvider, shapes: Sequence[tuple[Any, ...] | None], reads: KeyInputs
@@ -153,7 +159,7 @@ class DeferredCompiler:
         return Parts(graph, owners, reference)
 
     def _graph(self, args: Sequence[Any]) -> Graph:
-        """A copy of the nodes as a graph, with the shapes and contents that this run tells."""
+        """A copy of the part's nodes as a graph, with the shapes and contents that ``args`` have."""
         copies: dict[Value, Value] = {}
         names: dict[Expr, Expr] = {}
         for i, (value, shape, array) in enumerate(zip(self._part.inputs, self._shapes, args, strict=True)):
