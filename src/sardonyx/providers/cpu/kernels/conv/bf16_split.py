@@ -147,7 +147,7 @@ class _Bf16Conv(TileConv):
 
     operands: Bf16ConvArgs[Buf, Val]
     accumulator: TermAccumulator | None
-    """With three terms."""
+    """Adds the sums of K-blocks; None with one or two terms."""
     pixels: PipelinedPixels | None
     """The pipelined epilogue, if there is one."""
     resident: int

@@ -61,7 +61,7 @@ class DepthwiseConfig(Record):
     """Compile-time configuration of a depthwise convolution."""
 
     dtype: DType
-    """Of the accumulators."""
+    """The type of the accumulators."""
     taps: Taps
     rows: int
     """Rows of outputs of a micro-tile; 0: single vectors of outputs, in order."""

@@ -63,7 +63,7 @@ class DirectConvConfig(Record):
     """Compile-time configuration of a direct convolution."""
 
     dtype: DType
-    """Of the accumulators."""
+    """The type of the accumulators."""
     step: int
     """The stride along x: 1, 2, or 0 for any other."""
     shape: FilterTile
@@ -117,7 +117,7 @@ class DirectConvArgs(Arguments[M, N]):
     groups: N
     channels: N
     filters: N
-    """Of a group."""
+    """Channels and filters of a group."""
     room: N
     """Elements of an image block."""
     epilogue: EpilogueArgs[M, N]

@@ -40,7 +40,7 @@ class ImageEpilogueArgs(Arguments[M, N]):
     layout: PackedImageArgs[M, N] | None = field(metadata=named("image"))
     operands: EpilogueArgs[M, N]
     terms: tuple[N | None, ...]
-    """Of each operand and output that is a packed image, the stride of its terms."""
+    """The stride of terms of each operand and output that is a packed image; None for others."""
 
     @staticmethod
     def declared(epilogue: Epilogue) -> ImageEpilogueArgs[Memory, DType]:

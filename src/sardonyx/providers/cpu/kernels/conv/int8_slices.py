@@ -144,13 +144,13 @@ class SlicesConvArgs(Arguments[M, N]):
     scales: M
     fourth: M
     flags: M
-    """Of images: their scales, whether they have fourth slices, and whether they are convolved in f32."""
+    """For each image: its scale, whether it has fourth slices, and whether it is convolved in f32."""
     unsplit: M
     """The image in f32."""
     more: N
     """Elements of the image before the fourth slices."""
     source: NhwcImageArgs[M, N]
-    """Of the image in f32."""
+    """The unsliced f32 image."""
     pad: PerAxis[M, N]
     conv: TileConvArgs[M, N]
 

@@ -92,7 +92,7 @@ class Geometry(Record):
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     size: tuple[Known, ...]
-    """Of the result."""
+    """The spatial sizes of the result."""
     phases: StridePhases | None = None
     """The phases of the image, if they are what is read."""
     second: Geometry | None = None

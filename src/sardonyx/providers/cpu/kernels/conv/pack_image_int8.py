@@ -75,7 +75,7 @@ class _Source:
         self.size_y, self.width, self.batch = args.size.y, args.size.x, args.batch
         self.lines = args.size.z * self.size_y
         self.stretches = ceil_div(self.width, STRETCH)
-        """Of a row."""
+        """Stretches of a row."""
 
     def row(self, image: Val, line: Val) -> Buf:
         return self.x.at(image * self.b + line // self.size_y * self.z + line % self.size_y * self.y)
@@ -225,7 +225,7 @@ class _Segment(Record):
     to: Buf
     fourth: Buf
     pixel: Val
-    """From one to the next, in elements of the first three slices."""
+    """The stride of pixels, in elements of the first three slices."""
     first: Val
     scale: Scale
 
@@ -260,7 +260,7 @@ class SlicedImage(Record):
     fourth: Storage
     flags: Storage
     first: DType
-    """Of first slices: bytes without signs, if no number is negative."""
+    """The type of first slices: unsigned bytes if no number is negative."""
 
 
 def packing_steps(source: View, layout: PackedImageLayout, nodes: Any, first: DType) -> tuple[list[Step], SlicedImage]:

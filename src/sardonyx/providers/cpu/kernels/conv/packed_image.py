@@ -183,7 +183,7 @@ class PackedImageArgs(Arguments[M, N]):
     plane: N
     """The stride of planes."""
     planes: N
-    """Of an image."""
+    """Planes of an image."""
     room: N
     """Channels that a pixel has, with those that are zero."""
     over: N

@@ -117,7 +117,7 @@ class _Operand(Record):
     access: Access
     matrix: MatrixArgs[Buf, Val]
     word: int | None
-    """Its column of offsets in the table."""
+    """The operand's column of offsets in the table; None if its offset is the same for all pixels."""
 
     @property
     def panel_stride(self) -> Operand:

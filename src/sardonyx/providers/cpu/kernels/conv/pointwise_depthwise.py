@@ -49,7 +49,7 @@ from sardonyx.providers.cpu.program.steps import Ref, Step
 from sardonyx.records import Record
 
 NAME = "conv.pointwise_depthwise"
-"""Of the kernel variant."""
+"""The name of the kernel variant."""
 MAX_DEPTH = 160
 """Input channels up to which the saved memory traffic matters compared with the products."""
 MAX_RECOMPUTED = 12
@@ -66,11 +66,11 @@ class RingConfig(Record):
     shape: MicroTileShape
     """The micro-tile of the pointwise convolution."""
     rows: int
-    """Of the ring."""
+    """Rows of the ring."""
     has_full_panels: bool
     """The intermediate channels are whole panels."""
     epilogue: Epilogue
-    """Of the pointwise convolution."""
+    """The epilogue of the pointwise convolution."""
 
 
 def fusable_pairs(groups: Sequence[Group], analysis: Analysis) -> dict[Storage, Convolution]:
@@ -185,7 +185,7 @@ class FusedPairArgs(Arguments[M, N]):
     panels: M
     """Weights of the pointwise convolution."""
     depth: N
-    """Its input channels."""
+    """Input channels of the pointwise convolution."""
     extra: tuple[MatrixArgs[M, N], ...] = field(metadata=named("first_x"))
     """The operands of its epilogue."""
 

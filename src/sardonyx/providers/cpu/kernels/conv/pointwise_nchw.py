@@ -56,7 +56,7 @@ class PointwiseConfig(Record):
     """Compile-time configuration of a pointwise convolution."""
 
     dtype: DType
-    """Of the accumulators."""
+    """The type of the accumulators."""
     shape: FilterTile
     is_register_epilogue: bool
     """There is one K-block only, and the epilogue is cheap: it is applied to registers."""
@@ -141,7 +141,7 @@ class PointwiseArgs(Arguments[M, N]):
     groups: N
     channels: N
     filters: N
-    """Of a group."""
+    """Channels and filters of a group."""
     k_block: N
     room: N
     """Elements that fill half of L2."""

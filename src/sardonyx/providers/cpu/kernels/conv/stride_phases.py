@@ -57,7 +57,7 @@ class PhaseStrides(Arguments[M, N]):
     b: N
     block: N
     plane: N
-    """From phase to phase."""
+    """The stride from phase to phase."""
     y: N
 
 
@@ -73,7 +73,7 @@ class StridePhasesArgs(Arguments[M, N]):
     blocks: N
     rows: N
     columns: N
-    """Of a phase."""
+    """Rows and columns of a phase."""
     phases: PlaneAxes[M, N]
     stride: PlaneAxes[M, N]
     seen: PlaneAxes[M, N]

@@ -22,7 +22,7 @@ from sardonyx.providers.cpu.program.steps import Step
 from sardonyx.records import Record
 
 NAME = "conv.summed_pair"
-"""Of the kernel variant."""
+"""The name of the kernel variant."""
 PLANE = 2
 """Axes of the images."""
 
@@ -31,9 +31,9 @@ class SummedPair(Record):
     """Two convolutions whose sums are added: one step computes them as a single product."""
 
     first: Convolution
-    """With the epilogue of both."""
+    """The convolution that adds the other's sums, with the epilogue of both."""
     second: Convolution
-    """Of which only image, weights and window count."""
+    """The other convolution; only its image, weights and window are read."""
 
 
 def summed_pairs(groups: Sequence[Group], analysis: Analysis) -> dict[Storage, SummedPair]:

@@ -101,7 +101,7 @@ def transform_refusal(group: Convolution, analysis: Analysis) -> Refusal | None:
 
 
 def _gain(size: tuple[Known, ...], isa: Isa) -> float:
-    """The factor by which Winograd saves multiplications, those of unused lanes included."""
+    """The factor by which there are fewer multiplications; those of unused lanes count."""
     if not all(isinstance(d, int) for d in size):
         return MIN_GAIN
     high, wide = (int(d) for d in size)

@@ -152,7 +152,7 @@ class _Gemm:
         self.scratch = k.scratch(f32, fallback_at + SCRATCH_NBYTES)
         self.done = PipelinedEpilogue(k, self.scratch, m, n) if is_pipelined(schedule, epilogue, k.isa) else None
         self.is_interleaved = self.done is not None or is_in_panels
-        """With products, so both halves of a micro-tile share a loop."""
+        """Whether other work runs between the products: both halves of a micro-tile then share a loop."""
         self.macros = MacroTiles(
             k, self.done, row_panels, self.column_panels, args.macro_rows, args.macro_columns,
             count=args.batch.count(k),
@@ -256,7 +256,7 @@ class _MacroProduct:
             (self.product.add if self.gemm.is_interleaved else self.product.add_upper)(here, r, slot)
 
     def _multiply_flagged(self, here: _KBlock, slot: Val, row: Val) -> None:
-        """The products of a micro-tile in f32, if one of its flags is set."""
+        """Multiply a K-block of a micro-tile in f32, if one of its flags is set (``is_f32``)."""
         k, gemm = self.k, self.gemm
         self.is_f32.set(0)
         with k.when(gemm.is_unrepresentable, likely=False):
@@ -265,7 +265,9 @@ class _MacroProduct:
                 self.f32_fallback.multiply(gemm.scratch.at(slot), row, here.column, here.step, here.count)
 
     def _unless_f32(self) -> AbstractContextManager[None]:
-        """Around products on tiles, which ``_multiply_flagged`` may have carried out."""
+        """A context for products on tiles: they are skipped if ``_multiply_flagged`` has multiplied the micro-tile in
+        f32.
+        """
         return self.k.when(self.is_f32.get().eq(0), likely=True) if self.gemm.terms == 3 else nullcontext()
 
     def _fetch(self, here: _KBlock, r: Val, half: int) -> None:
@@ -292,7 +294,9 @@ class _KBlock(Record):
     """The macro-tile's first row panel."""
     column: Val
     step: Val
+    """The first step."""
     count: Val
+    """Steps of this K-block."""
     split: Buf | None
     """The K-block of B, if it is split into terms ahead of its products (``gemm.split_ahead``)."""
     has_fixed_prefetch: bool = False
@@ -303,7 +307,7 @@ class _Product:
     """One matrix product inside the kernel."""
 
     between: Callable[[Val], None] | None = None
-    """Called between steps: finishes so many rows of the macro-tile before."""
+    """Called between steps with a number of rows, which it finishes of the macro-tile before."""
     stride: Val
     """Steps from this K-block of B to the next one that is read."""
     lines: Val
@@ -319,7 +323,7 @@ class _Product:
         sources = (x and replace(x, memory=x.at(batch)) for x in (args.a_source, args.b_source))
         self.at = ProductOperands(a.memory, a.flags, b.memory, b.flags, *sources)
         self.operands = args.epilogue.at(batch)
-        """Those of the epilogue."""
+        """The operands of the epilogue."""
         self.pace = k.const(HALF)  # rows that a step finishes, so that the steps of a macro-tile finish the one before
         for count, rows in ((2, 8), (4, 4), (8, 2), (16, 1)):
             self.pace = k.select(steps >= count, rows, self.pace)
@@ -359,7 +363,7 @@ class _Product:
         return ~self.is_short & (self.lines <= self.schedule.fetched)
 
     def _is_low(self, k_block: _KBlock, r: Val) -> Val:
-        """Whether a micro-tile has more than its upper 16 rows."""
+        """Whether the matrix has rows in the lower half of a micro-tile, which has more than 16 rows then."""
         return self.m - (k_block.row + r) * PANEL > HALF
 
     def _add_half(self, k_block: _KBlock, r: Val, slot: Val, half: Val, *, is_short: bool = False) -> None:

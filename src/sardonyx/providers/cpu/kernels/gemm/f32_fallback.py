@@ -32,7 +32,7 @@ SCRATCH_NBYTES = 2 * DEPTH * PANEL * 4
 
 
 def any_flag_set(k: Kernel, operands: Iterable[tuple[Buf, Val]]) -> Val:
-    """Whether any flag of an operand is set; of each operand, its flags and their number."""
+    """Whether any flag of several operands is set. An operand is given by its flags and their number."""
     found = k.var(k.zeros(i32, HALF))
     for flags, count in operands:
         for t in k.tiles(count, HALF):
@@ -41,7 +41,7 @@ def any_flag_set(k: Kernel, operands: Iterable[tuple[Buf, Val]]) -> Val:
 
 
 class Rows(Record):
-    """Rows of numbers along k: from the first one's first number on, and the strides."""
+    """A matrix whose columns are numbers along k: the address of element (0, 0), and the strides."""
 
     memory: Buf
     row: Val
@@ -49,14 +49,15 @@ class Rows(Record):
 
 
 def decoded_rows(k: Kernel, memory: Buf) -> Rows:
-    """A K-block of rows that were stored one after the other in scratch memory."""
+    """A K-block of decoded rows, which lie ``DEPTH`` elements apart in scratch memory."""
     return Rows(memory, k.const(DEPTH), k.const(1))
 
 
 def multiply_rows(k: Kernel, rows: Val, left: Rows, b: Buf, length: Val, sums: Buf, is_first: Val) -> None:
-    """Add the products of ``rows`` rows with a K-block of 32 columns to sums, or overwrite them with the first ones.
+    """Add the products of ``rows`` rows and a K-block of 32 columns to ``sums``; the first K-block (``is_first``)
+    overwrites them.
 
-    ``b`` holds 32 columns for each position along k.
+    ``b`` holds 32 columns for each of the ``length`` positions along k.
     """
     with k.loop(0, k.max(length, 1), KC) as first, k.loop(0, rows, ROWS) as i:
         existing = [k.min(i + r, rows - 1) for r in range(ROWS)]
@@ -79,7 +80,7 @@ def multiply_rows(k: Kernel, rows: Val, left: Rows, b: Buf, length: Val, sums: B
 
 
 class ProductOperands(Record):
-    """The operands of one matrix product: packed, with their flags, and as they were, where that exists."""
+    """The operands of one matrix product: packed, their flags, and the unpacked matrices, None where none is stored."""
 
     a: Buf
     a_flags: FlagsArgs[Buf, Val] | None
@@ -102,14 +103,14 @@ class F32Fallback(Record):
     is_in_panels: bool
     """B exists as f32 panels."""
     scratch: Buf
-    """Of ``SCRATCH_NBYTES`` bytes, of f32."""
+    """f32 scratch memory of ``SCRATCH_NBYTES`` bytes."""
     held: Var
     """The column panel and step of the K-block of B that is in scratch memory; -1: none of this product."""
     unit: int
     """Numbers along k of a step."""
 
     def forget(self) -> None:
-        """Another product begins."""
+        """Called when another product begins: the decoded K-block of B is not one of its own."""
         self.held.set(-1)
 
     def recompute_flagged(self, sums: Buf, row: Val, column: Val) -> None:
@@ -129,7 +130,9 @@ class F32Fallback(Record):
         return found.get().ne(0)
 
     def multiply(self, sums: Buf, row: Val, column: Val, step: Val, count: Val) -> None:
-        """Add ``count`` steps of products to the sums of a micro-tile, which the first ones overwrite."""
+        """Multiply a K-block, ``count`` steps from ``step`` on, of the micro-tile at row panel ``row`` and column panel
+        ``column``. Its products are added to ``sums``, which those of step 0 overwrite.
+        """
         k, first, top = self.k, step * self.unit, row * PANEL
         length, high = k.min(count * self.unit, self.depth - first), k.min(self.m - top, PANEL)
         if self.is_in_panels:
@@ -142,7 +145,9 @@ class F32Fallback(Record):
         multiply_rows(k, high, self._rows(row, high, step, count), b, length, sums, step.eq(0))
 
     def _rows(self, row: Val, high: Val, step: Val, count: Val) -> Rows:
-        """A K-block of a row panel."""
+        """A K-block of ``high`` rows of row panel ``row`` in f32, decoded into scratch memory if A is stored in tiles
+        only.
+        """
         k, source, top = self.k, self.at.a_source, row * PANEL
         if source is not None:
             corner = source.memory.at(top * source.row + step * self.unit * source.col)

@@ -89,7 +89,7 @@ class MicroTileShape(Record):
 
     @property
     def low(self) -> MicroTileShape:
-        """The same with fewer rows, for products of few rows: less code."""
+        """This shape with fewer rows, for products of few rows: less code."""
         return replace(self, rows=self.heights[-2])
 
     @property

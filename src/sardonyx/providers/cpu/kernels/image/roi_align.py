@@ -145,7 +145,7 @@ class _Extent(Record):
     cell: Val
     cells: Val
     size: Val
-    """Of the image along the axis."""
+    """The size of the image along the axis."""
     stride: Val
 
 

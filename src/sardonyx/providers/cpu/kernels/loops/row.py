@@ -85,7 +85,7 @@ class Row:
         self._row_values(0)
 
     def finish(self, reduced: dict[int, list[Val]]) -> None:
-        """The same for a loop with a single pass, whose per-row results are then stored."""
+        """``finish_pass`` for a loop with a single pass, whose per-row results are then stored."""
         self.values |= reduced
         self._row_values(self.schedule.passes[0].stage + 1)
         self._store_results()
@@ -130,7 +130,7 @@ class Row:
         return apply(self.k, self.config.expression, step, args)
 
     def saved_nbytes(self, values: int) -> Val:
-        """Scratch bytes for so many saved values of the row."""
+        """Scratch bytes for ``values`` saved values of the row."""
         count = self.k.const(1)
         for n in self.extents:
             count = count * n
@@ -174,7 +174,7 @@ class Row:
     # -- exponentials
 
     def is_exponential(self, step: Apply) -> bool:
-        """Whether it is exp(x - max(x)): at most 1, and flushed to 0 before it becomes denormal."""
+        """Whether a step is exp(x - max(x)): at most 1, and flushed to 0 before it becomes denormal."""
         difference = self.schedule.step(step.args[0]) if step.program == EXPONENTIAL else None
         if not isinstance(difference, Apply) or difference.program != SUBTRACT or not difference.dtype.is_float:
             return False
