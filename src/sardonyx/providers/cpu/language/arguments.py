@@ -54,9 +54,7 @@ def flat(**given: Any) -> dict[str, Any]:
 
 
 def rebuilt(declared: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """``declared``, with each type replaced by the value that ``values`` has under its name in the argument block
-    (``flat``).
-    """
+    """``declared``, with each type replaced by the value of that name in ``values`` (``flat``)."""
     return {name: _filled(name, value, values) for name, value in declared.items()}
 
 

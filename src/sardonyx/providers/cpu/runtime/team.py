@@ -141,9 +141,7 @@ class Team:
         return _ticks(self.settings.spin_us)
 
     def workers(self, threads: int) -> int:
-        """The number of workers for a run of ``threads`` threads, one of which is the caller; starts missing
-        workers.
-        """
+        """The number of workers for a run of ``threads`` threads, the caller's included; starts missing ones."""
         if threads - 1 > self._count:
             self._grow(min(threads - 1, MAX_WORKERS))
         return threads - 1

@@ -84,7 +84,7 @@ class QueryBlock:
                 words_at.store(step * (head.size // 2) + term * TILE + r * HALF, words)
 
     def _multiply(self, a: Buf, b: Buf, steps: Val, to: Buf, stride: int) -> None:
-        """Store the product of a micro-tile of packed A and B over ``steps`` steps, in rows ``stride`` elements
+        """``to`` = the product of a micro-tile of packed A and B over ``steps`` steps; rows are ``stride`` elements
         apart.
         """
         k, tiles, terms = self.k, self.head.tiles, self.head.terms

@@ -151,9 +151,7 @@ class AmxHead:
         return [self.k.mask(size - first - side * HALF, HALF) for side in range(2)]
 
     def _split_keys(self, magnitude: Var) -> None:
-        """Pack the keys, which are the columns of B. Keys beyond the end repeat the last one: their scores are not
-        used.
-        """
+        """Pack the keys as the columns of B. Keys beyond the end repeat the last one: their scores are not used."""
         k, terms, lift = self.k, self.terms, self.lifted_keys.by
         stage = k.local(u32, terms * HALF * HALF)
         with k.loop(0, self.key_steps) as panel, k.loop(0, self.steps) as step, k.loop(0, 2) as half:

@@ -21,9 +21,7 @@ from sardonyx.records import Record
 
 
 class Operands(Record):
-    """An attention whose q, k, v and result have a contiguous last axis, as its kernels require, and its packed
-    result.
-    """
+    """An attention whose q, k, v and result have a contiguous last axis, as its kernels require."""
 
     group: Attention
     """The group with contiguous views; copies replace the others."""

@@ -24,9 +24,7 @@ class BlockEpilogue(Record):
     """The number of filters."""
 
     def as_one_row(self) -> tuple[BoundEpilogue, Val]:
-        """The epilogue with all rows of a plane as a single row, and the column of that row at which the block
-        begins.
-        """
+        """The epilogue with all rows of a plane as a single row, and the block's first column in that row."""
         k, block, (_, out_y, out_x) = self.k, self.block, self.block.window.out
         finish = BoundEpilogue(k, self.epilogue, self.operands, out_y * out_x, [*self.at, k.const(0)])
         return finish, block.top * out_x + block.left

@@ -143,9 +143,7 @@ class Epilogue(Record):
         return form.declared(x.dtype, self.batch_axes)
 
     def with_non_temporal_stores(self, views: Sequence[View], analysis: Analysis) -> Epilogue:
-        """This epilogue with non-temporal stores of the outputs that exceed the caches; ``views`` are the outputs in
-        order.
-        """
+        """This epilogue with non-temporal stores of outputs that exceed the caches; ``views`` are the outputs."""
         seen = zip(self.outputs, views, strict=True)
         return replace(
             self,

@@ -180,7 +180,5 @@ def _drop(batch: list[Known], matrices: Sequence[Matrix], i: int) -> tuple[list[
 
 
 def _continues_rows(x: Matrix, m: Known) -> bool:
-    """Whether an index of the last batch axis is as far from the next as ``m`` rows: batch and rows are then one
-    axis.
-    """
+    """Whether the last batch axis has the stride of ``m`` rows: batch and rows are then one axis."""
     return m == 1 or x.batch[-1] == dims.mul(x.row, m)

@@ -188,8 +188,7 @@ class _Bf16Conv(TileConv):
                 self._by_last_k_block(rows, k_block, is_last)
 
     def _by_last_k_block(self, rows: Val, k_block: _KBlock, is_last: Val) -> None:
-        """Multiply a K-block in a loop of its own kind: the last one finishes pixels between its products, others do
-        not.
+        """Multiply a K-block in one of two loops: only that of the last K-block finishes pixels between the products.
 
         A branch between the products of two micro-tiles would cost time.
         """
@@ -294,9 +293,7 @@ class _Bf16Conv(TileConv):
                     self._by_fetching(replace(k_block, halves=halves), partial(self._loop, r, among=among))
 
     def _by_fetching(self, k_block: _KBlock, products: Callable[[_KBlock], None]) -> None:
-        """Emit ``products`` twice, with and without prefetching the next K-block; only with it if the loop is long
-        anyway.
-        """
+        """Emit ``products`` with and without prefetching the next K-block; only with it if the loop is long."""
         assert k_block.fetched is not None
         if self.terms > 1 or self.epilogue.is_expensive:
             products(replace(k_block, fetched=self.k.max(k_block.fetched, FETCHED)))
@@ -403,9 +400,7 @@ class _Bf16Conv(TileConv):
                 self._recompute(r, high, column, step, k.min(self.steps - step, most), slot)
 
     def _recompute(self, r: Val, high: Val, column: Val, step: Val, count: Val, sums: Buf) -> None:
-        """Recompute a K-block of the sums of ``high`` pixels and 32 filters, in f32, from the numbers that terms
-        encode.
-        """
+        """Recompute a K-block of the sums of ``high`` pixels and 32 filters in f32, from the decoded terms."""
         k, size, which = self.k, step_elements(self.terms), column * self.steps + step
         columns = k.scratch(f32)
         pixels, pixels_of = columns.at(DEPTH * PANEL), self._pixels_of(r)

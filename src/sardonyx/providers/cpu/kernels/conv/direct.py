@@ -221,9 +221,7 @@ class _KBlock(Record):
     count: Val
 
     def accumulate(self, epilogue: _TileEpilogue | None = None) -> Val:
-        """Add the sums to scratch memory. With an epilogue, finish full vectors in registers and return their
-        number.
-        """
+        """Add the sums to scratch memory. Given an epilogue, finish full vectors in registers; returns their number."""
         k, block, done, most = self.k, self.block, self.k.const(0), self.config.shape.vectors
         finished = done
         if epilogue is not None:

@@ -157,9 +157,7 @@ class ImageEpilogue(BoundEpilogue):
         self.rows(sums, PANEL, x, count, Tile(first, PANEL, None))
 
     def transpose_in(self, x: Val, count: Val, first: Val) -> None:
-        """Transpose the NCHW operands of ``count`` pixels from ``x`` on and 32 filters from ``first`` on into scratch
-        memory.
-        """
+        """Transpose NCHW operands into scratch memory: ``count`` pixels from ``x`` on, 32 filters from ``first`` on."""
         k, mask = self.k, self.k.mask(count, HALF)
         for name in (name for name in self.micro_tiles if name.startswith("x")):
             for at, sixteen, filters in self._sixteen(name, x, first):
@@ -170,7 +168,9 @@ class ImageEpilogue(BoundEpilogue):
                     self.micro_tiles[name].store(at + n * PANEL, row)
 
     def transpose_out(self, x: Val, count: Val, first: Val) -> None:
-        """Transpose the NCHW results of these pixels and filters from scratch memory to their images."""
+        """Transpose results from scratch memory to NCHW: ``count`` pixels from ``x`` on, 32 filters from ``first``
+        on.
+        """
         k, mask = self.k, self.k.mask(count, HALF)
         for name in (name for name in self.micro_tiles if name.startswith("y")):
             for at, sixteen, filters in self._sixteen(name, x, first):

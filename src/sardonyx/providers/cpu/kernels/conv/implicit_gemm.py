@@ -359,7 +359,7 @@ class TileConv(Record):
                 self.end(r - 1, column)
 
     def micro_tile(self, r: Val, column: Val, step: Val, count: Val, fetched: Val) -> None:
-        """Multiply ``count`` steps from ``step`` on for micro-tile ``r``; each step prefetches ``fetched`` lines of
+        """Multiply ``count`` steps from ``step`` on for micro-tile ``r``; a step prefetches ``fetched`` lines of
         weights.
         """
         raise NotImplementedError

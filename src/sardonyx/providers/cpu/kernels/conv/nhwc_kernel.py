@@ -58,9 +58,7 @@ class NhwcConvConfig(Record):
 
     @property
     def heights(self) -> tuple[int, ...]:
-        """The heights of micro-tiles that have code, in pixels: a low one for the last pixels of a block, and the usual
-        one.
-        """
+        """The heights of micro-tiles in pixels: a low one for the last pixels of a block, and the usual one."""
         return tuple(sorted({min(LOW, self.shape.rows), self.shape.rows}))
 
     @property

@@ -130,9 +130,7 @@ class Geometry(Record):
 
     @property
     def is_non_temporal(self) -> bool:
-        """Whether tile loads of pixels bypass L1 and leave it to the weights: with one term, if a single tap reads each
-        pixel.
-        """
+        """Whether tile loads of pixels bypass L1: with one term, if a single tap reads each pixel."""
         is_once = self.kernel[:2] == (1, 1) and self.spans[0] == 1
         return self.layout.terms == 1 and is_once and self.steps > MAX_RESIDENT_STEPS
 
@@ -278,9 +276,7 @@ def slices_refusal(group: Convolution, analysis: Analysis) -> Refusal | None:
 
 
 def _used_rows(group: Convolution, window: Window) -> float:
-    """The share of the rows of tiles that are outputs. Short lines leave rows empty (strides) or filled with
-    padding.
-    """
+    """The share of tile rows that are outputs: short lines leave rows empty (strides) or full of padding."""
     wide = group.box[-1]
     if not isinstance(wide, int):
         return 1
@@ -326,9 +322,7 @@ def geometry(group: Convolution, frame: WindowGeometry, terms: int, block: int =
 
 
 def steps(group: Convolution, analysis: Analysis, second: Convolution | None = None) -> list[Step]:
-    """The steps of a convolution on tiles. The sums of a ``second`` convolution are added to its own
-    (``conv.summed_pair``).
-    """
+    """The steps of a convolution on tiles, with the sums of a ``second`` one added (``conv.summed_pair``)."""
     terms = term_count(analysis.precision, group.x.dtype, group.w.dtype)
     filters, depth = int(group.w.shape[0]), math.prod(int(d) for d in group.w.shape[1:])
     before, other = list[Step](), None
@@ -486,9 +480,7 @@ def _weights_key(w: View) -> tuple[object, Known, tuple[Known, ...]]:
 
 
 def _in_step_order(w: View, found: Geometry) -> Any:
-    """Weights as [step][32 numbers][filter], flattened. Numbers have the order in which tiles read them; those of no
-    channel are zero.
-    """
+    """Weights as [step][32 numbers][filter], flattened: numbers as tiles read them, zero where they read no channel."""
     layout, (spans, wide), (filters, channels, *taps) = found.layout, found.spans, (int(d) for d in w.shape)
     assert w.storage.tensor is not None
     count = filters * channels * math.prod(taps)

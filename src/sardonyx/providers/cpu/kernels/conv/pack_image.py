@@ -136,9 +136,7 @@ class _Row:
                     words.store(((at + i) * self.pixel + which * self.term) // 2, staging.load(i * HALF, HALF), there)
 
     def interleaved(self, few: int) -> None:
-        """Pack sixteen pixels at a time of ``few`` channels: a vector of pixels for each channel, interleaved in
-        registers.
-        """
+        """Pack sixteen pixels at a time of ``few`` channels, whose vectors of pixels are interleaved in registers."""
         k, unit = self.k, 1 << (few - 1).bit_length()
         nothing = [k.zeros(u32, HALF)] * self.terms
         with k.loop(0, self.width, HALF) as at:
@@ -169,9 +167,7 @@ class _Row:
         return self._seen(local.load(0, HALF))
 
     def _seen(self, v: Val) -> list[Val]:
-        """The terms of a vector of numbers. If rows have flags, the largest magnitude of the first terms is
-        recorded.
-        """
+        """The terms of a vector of numbers; records the largest magnitude of first terms if rows have flags."""
         heads = encode_terms(self.k, v, self.terms)
         if self.is_flagged:
             self.largest.set(self.k.max(self.largest.get(), heads[0] & MAGNITUDE))

@@ -38,9 +38,7 @@ Zeros do not count. (Normal numbers have 6.)"""
 DARK = 32.0
 """Times the largest number of a stretch that the largest of its image may be, with three slices."""
 STRETCH, SEGMENT = 16, 64
-"""Pixels of a row that are measured as one, and that are sliced at a time: an image whose pixels are collapsed is
-a single row.
-"""
+"""Pixels of a row that are measured as one, and that are sliced at a time: a collapsed image is a single row."""
 _INFINITE = 0x7F80_0000
 
 

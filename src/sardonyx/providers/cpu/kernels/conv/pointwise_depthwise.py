@@ -263,9 +263,7 @@ class _FusedPair(DepthwiseWindow):
                 outputs.make(image, (k.const(0), y, at), self.out[2] - at)
 
     def _make(self, x: Buf, weights: Buf, pixel: Val, room: Val) -> None:
-        """Compute a micro-tile of intermediate pixels from ``pixel`` on, and store those before ``room`` in the
-        ring.
-        """
+        """Compute a micro-tile of intermediate pixels from ``pixel`` on; store those before ``room`` in the ring."""
         k, lanes, (_, in_y, in_x) = self.k, self.lanes, self.size
         last, count = in_y * in_x - 1, self.shape.rows
         given = [x.at(k.min(pixel + i, last) * self.pixel) for i in range(count)]

@@ -58,8 +58,8 @@ class StemRows(Record):
 
     @staticmethod
     def of(group: Convolution, weights: View, high: int, pixels: int) -> StemRows:
-        """``weights`` have the taps of a row as channels. The padded image has ``high`` rows, a block up to ``pixels``
-        outputs.
+        """``weights``: with the taps of a row as channels. ``high``: rows of the padded image. ``pixels``: of a
+        block.
         """
         window, channels = group.window, int(group.w.shape[1])
         pitch = ((pixels - 1) * window.strides[1] + window.kernel[1]) * channels

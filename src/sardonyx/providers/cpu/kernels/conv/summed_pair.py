@@ -37,9 +37,7 @@ class SummedPair(Record):
 
 
 def summed_pairs(groups: Sequence[Group], analysis: Analysis) -> dict[Storage, SummedPair]:
-    """The pairs among ``groups``, each by the storage of the second convolution's result, which is then never
-    written.
-    """
+    """The pairs among ``groups``, by the storage of the second convolution's result, which is never written."""
     if not analysis.isa.amx or analysis.precision != "medium" or not analysis.target.policy.allows(NAME):
         return {}
     reads = Counter(view.storage for group in groups for view in group.reads)
@@ -60,9 +58,7 @@ def summed_pairs(groups: Sequence[Group], analysis: Analysis) -> dict[Storage, S
 
 
 def _supports_pair(group: Convolution, analysis: Analysis) -> bool:
-    """Whether a convolution may be in a pair: 1 x 1, unpadded, on tiles in one term, which channels and filters
-    fill.
-    """
+    """Whether a convolution may be in a pair: 1 x 1, unpadded, in one term, filling tiles with channels and filters."""
     window, (filters, channels, *_) = group.window, group.w.shape
     is_single = len(window.kernel) == PLANE and set(window.kernel) == {1} and not any(window.pads)
     if not is_single or not all(isinstance(d, int) for d in (filters, channels, *group.box[2:])):

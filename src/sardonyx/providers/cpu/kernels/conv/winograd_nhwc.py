@@ -298,8 +298,8 @@ class _Block(Record):
         return not_finite.get().ne(0.0).any()
 
     def f32_fallback(self, weights: Buf, kind: Val, y: Val, x: Val, count: Val) -> None:
-        """Recompute the outputs of a segment by direct convolution; arguments are those of ``multiply`` and
-        ``outputs``.
+        """Recompute the outputs of a segment (``outputs``) directly; the 16 matrices of U are ``kind`` elements
+        apart.
         """
         k, lanes, window = self.k, self.lanes, self.args.window
         (_, in_y, in_x), (_, pad_y, pad_x) = window.size, window.pad

@@ -265,9 +265,7 @@ class _MacroProduct:
                 self.f32_fallback.multiply(gemm.scratch.at(slot), row, here.column, here.step, here.count)
 
     def _unless_f32(self) -> AbstractContextManager[None]:
-        """A context for products on tiles: they are skipped if ``_multiply_flagged`` has multiplied the micro-tile in
-        f32.
-        """
+        """A context for products on tiles: skipped where ``_multiply_flagged`` has multiplied in f32."""
         return self.k.when(self.is_f32.get().eq(0), likely=True) if self.gemm.terms == 3 else nullcontext()
 
     def _fetch(self, here: _KBlock, r: Val, half: int) -> None:

@@ -145,9 +145,7 @@ class F32Fallback(Record):
         multiply_rows(k, high, self._rows(row, high, step, count), b, length, sums, step.eq(0))
 
     def _rows(self, row: Val, high: Val, step: Val, count: Val) -> Rows:
-        """A K-block of ``high`` rows of row panel ``row`` in f32, decoded into scratch memory if A is stored in tiles
-        only.
-        """
+        """A K-block of ``high`` rows of row panel ``row`` in f32, decoded if A is stored in tiles only."""
         k, source, top = self.k, self.at.a_source, row * PANEL
         if source is not None:
             corner = source.memory.at(top * source.row + step * self.unit * source.col)

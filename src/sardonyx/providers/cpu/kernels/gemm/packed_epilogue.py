@@ -158,9 +158,7 @@ def place_of(row: Val, panel: Val) -> Val:
 
 
 def store_step(to: Buf, v: Val, terms: int, flag: Buf) -> None:
-    """Store up to 32 numbers of a row, one step along k, as terms; set the flag if terms cannot represent one of
-    them.
-    """
+    """Store up to 32 numbers of a row, one step along k, as terms; set the flag if one is not representable."""
     k = to.k
     _put(to, split_terms(k, v, terms))
     with k.when(is_unrepresentable(k, v).any(), likely=False):

@@ -69,9 +69,7 @@ class PoolConfig(Record):
     """Padding on the left of an unrolled row."""
 
     def with_unrolled_rows(self, geometry: WindowGeometry, lanes: int) -> PoolConfig:
-        """This configuration, with rows unrolled if an image row has a few whole vectors and a row of outputs as
-        many.
-        """
+        """This configuration, with rows unrolled if rows of image and outputs are equally few whole vectors."""
         size, front, taps = geometry.x.shape[2:], geometry.window.pads[-1], self.taps
         width = size[-1]
         if (

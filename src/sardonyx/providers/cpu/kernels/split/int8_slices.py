@@ -401,9 +401,7 @@ def packed_nbytes(depth: int, n: int, k_block: int) -> int:
 def packing_of(
     tensor: Tensor, first: int, row: int, column: int, depth: int, n: int, isa: Isa, *, refused: object
 ) -> Packing:
-    """The call of ``pack_int8_slices`` for a constant: element ``first`` of its tensor on, strides ``row`` and
-    ``column``.
-    """
+    """The call of ``pack_int8_slices`` for a constant with these strides, whose first element is ``first``."""
     k_block = block_steps(depth)
     numbers = {"x_k": row, "x_column": column, "n": n, "depth": depth, "k_block": k_block}
     flags = -(-n // PANEL) * 2 * -(-depth // (STEP * k_block))
