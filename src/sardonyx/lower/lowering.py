@@ -42,7 +42,7 @@ class Counted(Record):
 
     place: View
     shape: tuple[Known, ...]
-    """Its data-dependent size has the name ``name``."""
+    """The shape of the result; its data-dependent size is named ``name``."""
     name: str
     count: View
     """An i64 scalar to which the run writes that size."""
