@@ -155,7 +155,10 @@ VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
         Variant("image.grid_sample_nhwc", grid_sample_nhwc.steps, grid_sample_nhwc.supports, grid_sample_nhwc.pays),
         Variant("image.grid_sample", grid_sample.steps),
     ),
-    IntegerConvolution: (Variant("quantized.conv", quantized_conv.steps),),
+    IntegerConvolution: (
+        Variant("quantized.conv_on_tiles", on_tiles.steps, on_tiles.supports),
+        Variant("quantized.conv", quantized_conv.steps),
+    ),
     LinearAttention: (Variant("attention.linear", linear.steps),),
     Loop: (
         Variant("loops.interleave", interleave.steps, interleave.supports),

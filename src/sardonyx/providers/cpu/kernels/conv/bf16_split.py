@@ -1,9 +1,12 @@
-"""Convolutions on AMX from bf16 terms of image and weights (``conv.packed_image``, ``split.bf16``).
+"""Convolutions on AMX from bf16 terms of image and weights (``conv.packed_image``, ``split.bf16``), or from bytes.
 
-The loops over pixels, steps and filters are those of ``conv.implicit_gemm``. A tile of A is 32 numbers of 16 pixels.
-Weights are packed once, as the B of a matrix product, with k in the order of steps:
+The loops over pixels, steps and filters are those of ``conv.implicit_gemm``. A tile of A is 32 numbers of 16 pixels, or
+64 bytes of each. Weights are packed once, as the B of a matrix product, with k in the order of steps:
 
-    [filters / 32][step][term][2][16 pairs of numbers][16 filters][2]
+    bf16 terms    [filters / 32][step][term][2][16 pairs of numbers][16 filters][2]
+    bytes         [filters / 32][step][2][16 quads of numbers][16 filters][4]
+
+A step of bytes has as many bytes as one of a single term, and is carried out in the same way, with exact sums in i32.
 
 If the last panel has at most 16 filters, only one of its two tiles is multiplied. Weights of one or two steps stay in
 tile registers while the micro-tiles of a group pass; others are loaded for each micro-tile.
@@ -37,7 +40,7 @@ from sardonyx.providers.cpu.kernels.conv.implicit_gemm import (
     TileFormat,
     convolve,
 )
-from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, decode_terms
+from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, ImageFormat, decode_terms
 from sardonyx.providers.cpu.kernels.conv.pipelined_epilogue import PipelinedPixels, Places
 from sardonyx.providers.cpu.kernels.gemm.f32_fallback import DEPTH, any_flag_set, decoded_rows, multiply_rows
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
@@ -56,9 +59,11 @@ from sardonyx.providers.cpu.kernels.split.deferred_accumulation import TermAccum
 from sardonyx.providers.cpu.language.amx import Tiles
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.language.values import Buf, Operand, Val, Var, bf16, f32, i32, i64
+from sardonyx.providers.cpu.language.values import Buf, Operand, Val, Var, bf16, f32, i8, i32, i64, u8
 from sardonyx.records import Record
 
+WEIGHTS = {bf16: bf16, i8: i8, u8: i8}
+"""The type of weights, by that of images."""
 OWN = 2
 """With one term: work items of a thread that are never stolen: another thread would have to fetch their pixels."""
 
@@ -70,7 +75,7 @@ class RowFlagsArgs(Arguments[M, N]):
     count: N
 
 
-class Bf16ConvArgs(Arguments[M, N]):
+class TileProductArgs(Arguments[M, N]):
     """The parameters of ``conv_amx``."""
 
     is_inline: ClassVar[bool] = True
@@ -83,26 +88,28 @@ class Bf16ConvArgs(Arguments[M, N]):
 
 
 def _params(
-    terms: int, epilogue: Epilogue, pace: int, places: Places | None, resident: int, is_single: bool,
+    fmt: ImageFormat, epilogue: Epilogue, pace: int, places: Places | None, resident: int, is_single: bool,
     is_non_temporal: bool, is_full: bool, has_second: bool, is_flagged: bool,
 ) -> Params:  # fmt: skip
     second, flags = Memory(bf16) if has_second else None, RowFlagsArgs(Memory(i32), i64) if is_flagged else None
     conv = TileConvArgs.declared(epilogue, has_second=has_second)
-    return {"args": Bf16ConvArgs(Memory(bf16), Memory(bf16), second, flags, conv)}
+    return {"args": TileProductArgs(Memory(fmt.dtype), Memory(WEIGHTS[fmt.dtype]), second, flags, conv)}
 
 
 @kernel(_params)
 def conv_amx(
-    k: Kernel, args: Bf16ConvArgs[Buf, Val], *, terms: int, epilogue: Epilogue, pace: int, places: Places | None,
-    resident: int, is_single: bool, is_non_temporal: bool, is_full: bool, has_second: bool, is_flagged: bool,
+    k: Kernel, args: TileProductArgs[Buf, Val], *, fmt: ImageFormat, epilogue: Epilogue, pace: int,
+    places: Places | None, resident: int, is_single: bool, is_non_temporal: bool, is_full: bool, has_second: bool,
+    is_flagged: bool,
 ) -> None:  # fmt: skip
-    """``pace``: pixels of the previous micro-tile that a step finishes; 0: the epilogue is not pipelined.
-    ``is_non_temporal``: pixels, which a single tap reads once, bypass L1. ``is_flagged``: flags of the image tell
-    whether sums need the f32 fallback. ``has_second``: the last steps read the channels of a second image.
+    """``fmt`` is the format of the image. ``pace``: pixels of the previous micro-tile that a step finishes; 0: the
+    epilogue is not pipelined. ``is_non_temporal``: pixels, which a single tap reads once, bypass L1. ``is_flagged``:
+    flags of the image tell whether sums need the f32 fallback. ``has_second``: the last steps read the channels of a
+    second image.
 
     With a pace only: ``places``; ``is_single``: there is one K-block; ``is_full``: channels and filters fill tiles
-    (filters alone where ``is_flagged``); ``resident``: the steps, if there are so few that their weights stay in tile
-    registers while the micro-tiles of a group pass, else 0.
+    (filters alone where ``is_flagged``, and of bytes); ``resident``: the steps, if there are so few that their weights
+    stay in tile registers while the micro-tiles of a group pass, else 0.
     """
 
     def work(
@@ -113,19 +120,21 @@ def conv_amx(
         grid: PixelTiles,
         steps: Val,
         epilogue: Epilogue,
-        fmt: TileFormat,
+        tile_format: TileFormat,
     ) -> TileConv:
-        accumulator = TermAccumulator(k, grid.sums.at(GROUP * MICRO_TILE), grid.sums) if terms == 3 else None
-        table = grid.sums.at((GROUP + fmt.spare) * MICRO_TILE).as_type(i64)
+        accumulator = TermAccumulator(k, grid.sums.at(GROUP * MICRO_TILE), grid.sums) if fmt.terms == 3 else None
+        table = grid.sums.at((GROUP + tile_format.spare) * MICRO_TILE).as_type(i64)
         pixels = PipelinedPixels(k, epilogue, conv, grid, table, places, pace, is_full=is_full) if places else None
         odd = any_flag_set(k, [(args.flags.memory, args.flags.count)]) if args.flags else None
         known = args, accumulator, pixels, resident, is_single, is_non_temporal, odd, k.var(-1)
-        return _Bf16Conv(k, tiles, conv, distances, grid, steps, epilogue, fmt, *known)
+        return _TileProducts(k, tiles, conv, distances, grid, steps, epilogue, tile_format, *known)
 
     assert not (resident and has_second)
-    count, own = B + max(2 * resident, 1), OWN if terms == 1 else 0
-    fmt = TileFormat(BLOCK, terms, terms * 2, step_elements(terms) * 2, tiles=count, own=own)
-    convolve(k, args.conv, epilogue, fmt, work)
+    count, own, sums = B + max(2 * resident, 1), OWN if fmt.terms == 1 else 0, i32 if fmt.is_quantized else f32
+    tile_format = TileFormat(
+        fmt.block, fmt.terms, fmt.nbytes, step_elements(fmt.terms) * 2, tiles=count, own=own, sums=sums
+    )
+    convolve(k, args.conv, epilogue, tile_format, work)
 
 
 class _KBlock(Record):
@@ -142,10 +151,10 @@ class _KBlock(Record):
     """Tiles of 16 filters that are multiplied."""
 
 
-class _Bf16Conv(TileConv):
-    """Products of bf16 terms."""
+class _TileProducts(TileConv):
+    """Products of bf16 terms, or of bytes."""
 
-    operands: Bf16ConvArgs[Buf, Val]
+    operands: TileProductArgs[Buf, Val]
     accumulator: TermAccumulator | None
     """Adds the sums of K-blocks; None with one or two terms."""
     pixels: PipelinedPixels | None
@@ -168,9 +177,9 @@ class _Bf16Conv(TileConv):
         return self.fmt.terms
 
     @property
-    def pixel_stride(self) -> Val:
-        """The stride of neighbouring pixels of a tile, in elements."""
-        return self.args.taps.stride.x * self.args.strides.x
+    def _pixel_nbytes(self) -> Val:
+        """The stride of neighbouring pixels of a tile, in bytes."""
+        return self.args.taps.stride.x * self.args.strides.x * self.operands.x.dtype.itemsize
 
     def micro_tiles(self, rows: Val, column: Val, step: Val, count: Val, fetched: Val, is_last: Val) -> None:
         if self.pixels is None:
@@ -213,7 +222,7 @@ class _Bf16Conv(TileConv):
         k, pixels = self.k, self.pixels
         assert pixels is not None
         for t in range(2 * self.resident):
-            self.tiles.load(B + t, self.operands.w.at(k_block.column * self.steps * step_elements(1) + t * TILE))
+            self.tiles.load(B + t, self._weights.at(k_block.column * self.steps * step_elements(1) + t * TILE))
         with k.loop(0, rows) as r:
             slot = k.const(0) if self.is_single else r * MICRO_TILE
             sums, is_first = (self._sums(slot), PANEL * 4), k_block.step.eq(0)
@@ -247,7 +256,7 @@ class _Bf16Conv(TileConv):
         assert pixels is not None
         if k_block.fetched is not None:
             count = k_block.fetched * self.resident
-            ahead = self.operands.w.at(((k_block.column + 1) * self.steps) * step_elements(1) + r * count * LINE)
+            ahead = self._weights.at(((k_block.column + 1) * self.steps) * step_elements(1) + r * count * LINE)
             with k.loop(0, count) as i:
                 ahead.prefetch(i * LINE, locality=2)
         is_interleaved = pixels.pipelined_steps(k.const(self.resident)).eq(self.resident)
@@ -260,12 +269,12 @@ class _Bf16Conv(TileConv):
 
     def _multiply_resident(self, r: Val, among: Callable[[Val], list[Callable[[], None]]]) -> None:
         k, pixels = self.k, self.operands.x.at(self.grid.entry(r)[0])
-        stride = self.pixel_stride * 2
+        stride = self._pixel_nbytes
         for s in range(self.resident):
             others = among(k.const(s))
             self.tiles.load(A, pixels.at(self.distances.load(s)), stride)
             for half in SUMS:
-                self.tiles.dot_bf16(half, A, B + 2 * s + half)
+                self._dot(half, B + 2 * s + half)
                 for other in others[len(others) * half // 2 : len(others) * (half + 1) // 2]:
                     other()
 
@@ -281,6 +290,19 @@ class _Bf16Conv(TileConv):
             self._multiply(r, k_block)
         with k.when(~is_first):
             self.accumulator.start(slot)
+
+    @property
+    def _weights(self) -> Buf:
+        """The weights, in units of two bytes."""
+        return self.operands.w.as_type(bf16)
+
+    def _dot(self, sums: int, b: int) -> None:
+        """Add the product of the tiles A and ``b``."""
+        dtype = self.operands.x.dtype
+        if dtype is bf16:
+            self.tiles.dot_bf16(sums, A, b)
+        else:
+            self.tiles.dot_bytes(sums, A, b, dtype, WEIGHTS[dtype])
 
     def _sums(self, slot: Val) -> list[Buf]:
         return [self.grid.sums.at(slot + t * HALF) for t in SUMS]
@@ -310,7 +332,7 @@ class _Bf16Conv(TileConv):
         """Steps ``begin`` to ``end`` of a K-block; ``among`` returns what a step does between its products."""
         k, size, count, fetched = self.k, step_elements(self.terms), k_block.count, k_block.fetched
         pixels_of, term = self._pixels_of(r), self.args.strides.term
-        weights = self.operands.w.at((k_block.column * self.steps + k_block.step) * size)
+        weights = self._weights.at((k_block.column * self.steps + k_block.step) * size)
         ahead, to_fetch, each = weights.at(count * size), k.var(0), k.const(0)
         if fetched is not None:
             each = fetched * (self.terms * LINE)
@@ -326,7 +348,7 @@ class _Bf16Conv(TileConv):
             share = -(-len(lines) // sum(isinstance(event, Dot) for event in written))
             for at, event in enumerate(written):
                 if isinstance(event, Dot):
-                    self.tiles.dot_bf16(event.sums, A, B)
+                    self._dot(event.sums, B)
                     for line in lines[:share]:
                         line.prefetch(locality=2)
                     lines = lines[share:]
@@ -343,7 +365,7 @@ class _Bf16Conv(TileConv):
     def _pixels_of(self, r: Val) -> Callable[[Val], tuple[Buf, Val]]:
         """Returns, for a step, the first pixel of the micro-tile and the bytes from one pixel to the next."""
         k, own = self.k, self.operands.x.at(self.grid.entry(r)[0])
-        stride, image, second = self.pixel_stride * 2, self.operands.second, self.args.second
+        stride, image, second = self._pixel_nbytes, self.operands.second, self.args.second
         if image is None or second is None:
             return lambda step: (own.at(self.distances.load(step)), stride)
         other, of_other = image.at(self.grid.second(r)), second.x * 2
@@ -379,6 +401,8 @@ class _Bf16Conv(TileConv):
             self.pixels.drain()
 
     def f32_fallback(self, r: Val, column: Val, slot: Buf) -> None:
+        if self.operands.x.dtype is not bf16:
+            return
         if self.terms > 1:
             self._f32_fallback(r, column, slot)
         elif self.odd is not None:
@@ -406,7 +430,7 @@ class _Bf16Conv(TileConv):
         pixels, pixels_of = columns.at(DEPTH * PANEL), self._pixels_of(r)
         with k.when(self.held.get().ne(which)):
             self.held.set(which)
-            weights = self.operands.w.at(which * size)
+            weights = self._weights.at(which * size)
             with k.loop(0, count) as s, k.loop(0, BLOCK // 2) as pair:
                 for half in range(2):
                     words = weights.at(s * size + half * TILE)

@@ -1,4 +1,4 @@
-"""Epilogues over images: operands and results in NCHW, or in packed images of bf16 terms.
+"""Epilogues over images: operands and results in NCHW, or in packed images of bf16 terms or bytes.
 
 These two layouts come on top of the stride classes of ``common.epilogue``. Packed numbers are decoded when they are
 loaded and encoded when they are stored, in the layout that the next convolution on AMX reads (``conv.packed_image``).
@@ -13,8 +13,9 @@ from typing import ClassVar
 from sardonyx.dtypes import DType
 from sardonyx.providers.cpu.kernels.common.epilogue import Access, BoundEpilogue, Epilogue, EpilogueArgs
 from sardonyx.providers.cpu.kernels.conv.packed_image import (
-    BLOCK,
+    BYTES,
     PackedImageArgs,
+    block_of,
     decode_terms,
     encode_terms,
     zero_padding,
@@ -45,12 +46,13 @@ class ImageEpilogueArgs(Arguments[M, N]):
     @staticmethod
     def declared(epilogue: Epilogue) -> ImageEpilogueArgs[Memory, DType]:
         terms = tuple(i64 if x.columns == PACKED else None for _, x in epilogue.names)
-        if not packs_image(epilogue):
+        dtype = next((y.dtype for y in epilogue.outputs if y.columns == PACKED), None)
+        if dtype is None:
             return ImageEpilogueArgs(None, None, epilogue.declared, terms)
-        return ImageEpilogueArgs(Memory(bf16), PackedImageArgs.declared(), epilogue.declared, terms)
+        return ImageEpilogueArgs(Memory(dtype), PackedImageArgs.declared(dtype), epilogue.declared, terms)
 
     def zero_padding(self: ImageEpilogueArgs[Buf, Val], k: Kernel, batch: Val) -> None:
-        """Zero the padding of the image that is written, if there is one."""
+        """Fill the padding of the image that is written, if there is one."""
         if self.image is not None and self.layout is not None:
             zero_padding(k, self.image, self.layout, batch)
 
@@ -73,30 +75,38 @@ class PackedPixels(Record):
     term: Val
     """The stride of terms."""
     terms: int
+    dtype: DType
 
     def load(self, pixel: Buf, t: Tile) -> Val:
-        """The channels ``t`` of a pixel, decoded to f32."""
+        """The channels ``t`` of a pixel: terms decoded to f32, or bytes."""
+        if self.dtype in BYTES:
+            return self._at(pixel, t).load(0, t.lanes)
         return decode_terms(pixel.k, self._at(pixel, t), self.term, self.terms, t.lanes)
 
     def store(self, pixel: Buf, room: Val, t: Tile, value: Val) -> Buf:
-        """Store ``value`` in terms as the channels ``t`` of a pixel: a channel block, or 16 of it.
+        """Store ``value``, in terms or as bytes, as the channels ``t`` of a pixel: 32 that exist, or 16.
 
         A pixel has ``room`` channels; those beyond are not stored. Returns the address of the first term.
         """
-        k, at = pixel.k, self._at(pixel, t).as_type(u16)
-        there = None if t.lanes == BLOCK else k.mask(room - t.index, HALF)
+        k, at = pixel.k, self._at(pixel, t)
+        there = None if t.lanes == PANEL else k.mask(room - t.index, HALF)
+        if self.dtype in BYTES:
+            at.store(0, value, there)
+            return at
+        at = at.as_type(u16)
         for i, head in enumerate(encode_terms(k, t.keep(value, 0.0), self.terms)):
             at.store(self.term * i, k.cast(head >> 16, u16), there)
         return at
 
     def _at(self, pixel: Buf, t: Tile) -> Buf:
-        return pixel.at(t.index // BLOCK * self.block + t.index % BLOCK)
+        unit = block_of(self.dtype)
+        return pixel.at(t.index // unit * self.block + t.index % unit)
 
 
 def packed_pixels(epilogue: Epilogue, args: ImageEpilogueArgs[Buf, Val], terms: int) -> dict[str, PackedPixels]:
     """``PackedPixels`` for each operand and output that is a packed image, by name."""
     given = zip(epilogue.names, args.operands.views, args.terms, strict=True)
-    return {name: PackedPixels(view.col, term, terms) for (name, _), view, term in given if term is not None}
+    return {name: PackedPixels(view.col, term, terms, x.dtype) for (name, x), view, term in given if term is not None}
 
 
 class ImageEpilogue(BoundEpilogue):
@@ -124,8 +134,8 @@ class ImageEpilogue(BoundEpilogue):
     def prefetch(self, row: Operand, column: Operand, width: int) -> None:
         super().prefetch(row, column, width)
         for name, packed in self._packed.items():
-            at = self._row(name, row).at(self.k.value(column, i64) // BLOCK * packed.block)
-            for term in range(self.terms):
+            at = self._row(name, row).at(self.k.value(column, i64) // block_of(packed.dtype) * packed.block)
+            for term in range(1 if packed.dtype in BYTES else self.terms):
                 at.prefetch(packed.term * term, write=name.startswith("y"))
 
     def pixels(self, sums: Buf, half: Val, x: Val, count: Val, t: Tile) -> None:
@@ -137,7 +147,7 @@ class ImageEpilogue(BoundEpilogue):
         """
         k, outputs = self.k, self.epilogue.names[len(self.epilogue.extra) :]
         is_long = self.terms > 1 and self.epilogue.is_expensive
-        later = [output for output in outputs if output[1].columns == PACKED][: int(is_long)]
+        later = [output for output in outputs if is_long and output[1] == Access(bf16, PACKED)]
         with k.loop(0, count) as i:
             self.here = i * PANEL + half
             for output, result in zip(outputs, self.results(x + i, t, sums.load(i * PANEL, HALF)), strict=True):

@@ -135,6 +135,8 @@ class TileFormat(Record):
     """Tile registers that are used."""
     own: int = 0
     """Work items of a thread's share that no other thread steals, at most, where pixels are divided among threads."""
+    sums: DType = f32
+    """The type of the sums."""
 
 
 def convolve(
@@ -154,7 +156,7 @@ def convolve(
     tiles.configure(high, short=(*SUMS, A), count=fmt.tiles)
     distances = k.scratch(i64, SCRATCH_NBYTES)
     plane_rows = k.opaque(args.pitch_z // k.max(args.pitch_y, 1))
-    grid = PixelTiles(k, args, distances.at(ceil_div(steps, 8) * 8), per_line, high, each, plane_rows)
+    grid = PixelTiles(k, args, distances.at(ceil_div(steps, 8) * 8), per_line, high, each, plane_rows, fmt.sums)
     _fill_distances(k, args, distances, fmt.block)
     work = work_of(k, tiles, args, distances, grid, steps, epilogue, fmt)
     known, first = k.var(-1), k.var(-1)
@@ -244,6 +246,8 @@ class PixelTiles(Record):
     """Tiles of an image."""
     plane_rows: Val
     """Rows from plane to plane."""
+    dtype: DType
+    """The type of the sums."""
 
     def locate(self, top: Val, rows: Val) -> None:
         """Fill the table with ``rows`` tiles from tile ``top`` on."""
@@ -306,10 +310,10 @@ class PixelTiles(Record):
 
     @property
     def sums(self) -> Buf:
-        """The f32 sums in scratch memory: a micro-tile for each tile of a group, the spare ones, and one for each
+        """The sums in scratch memory: a micro-tile for each tile of a group, the spare ones, and one for each
         operand that is transposed.
         """
-        return self.table.at(GROUP * ENTRY).as_type(f32)
+        return self.table.at(GROUP * ENTRY).as_type(self.dtype)
 
 
 def scratch_nbytes(steps: int, epilogue: Epilogue, spare: int = 1) -> int:
@@ -416,5 +420,5 @@ class TileConv(Record):
 
     def _finishing(self, place: list[Val]) -> ImageEpilogue:
         """The epilogue, bound to the image row ``place`` (image, z, y)."""
-        staging = self.grid.sums.at((GROUP + self.fmt.spare) * MICRO_TILE)
+        staging = self.grid.sums.at((GROUP + self.fmt.spare) * MICRO_TILE).as_type(f32)
         return ImageEpilogue(self.k, self.epilogue, self.args.epilogue, self.filters, place, staging, self.fmt.terms)

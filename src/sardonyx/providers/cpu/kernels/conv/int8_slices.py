@@ -31,6 +31,8 @@ from sardonyx.providers.cpu.kernels.conv.implicit_gemm import (
     scratch_nbytes,
 )
 from sardonyx.providers.cpu.kernels.conv.pack_image_int8 import NhwcImageArgs, packing_steps
+from sardonyx.providers.cpu.kernels.conv.packed_image import ImageFormat
+from sardonyx.providers.cpu.kernels.conv.tile_geometry import Geometry, geometry
 from sardonyx.providers.cpu.kernels.gemm.f32_fallback import DEPTH, decoded_rows, multiply_rows
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
@@ -85,7 +87,7 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     made = [image.layout for v in group.outputs if (image := analysis.images.get(v.storage)) is not None]
     group = on_tiles.without_pointwise_strides(group)
     frame = WindowGeometry.of(group, collapse=all(one.has_no_padding for one in made))
-    found = on_tiles.geometry(group, frame, SLICES, STEP)
+    found = geometry(group, frame, ImageFormat(i8, SLICES))
     x = frame.x
     key = ("slices", x.storage.number, x.offset, x.shape, x.strides, found.layout)
     before: list[Step] = []
@@ -109,11 +111,11 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
     return [*before, Step(spec, flat(args=args), writes_of(epilogue), group.nodes, scratch, flops, nbytes, why)]
 
 
-def _k_block(found: on_tiles.Geometry) -> int:
+def _k_block(found: Geometry) -> int:
     return block_steps(found.steps * STEP)
 
 
-def _packed(group: Convolution, found: on_tiles.Geometry, isa: Isa) -> Packed:
+def _packed(group: Convolution, found: Geometry, isa: Isa) -> Packed:
     """The weights in int8 slices, in the order of steps."""
     w, layout, k_block = group.w, found.layout, _k_block(found)
     tensor = w.storage.tensor

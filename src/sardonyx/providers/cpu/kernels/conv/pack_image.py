@@ -6,7 +6,8 @@ channels are few.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from typing import Any, ClassVar
 
@@ -39,24 +40,35 @@ NHWC, NCHW, ANY = "nhwc", "nchw", "any"
 """Which elements of the source are adjacent: channels, pixels of a row, or neither."""
 
 
-class PackImageArgs(Arguments[M, N]):
-    """The parameters of ``pack_image``."""
+class RowsArgs(Arguments[M, N]):
+    """The parameters of an image and its packed copy."""
 
     is_inline: ClassVar[bool] = True
     x: M
     y: M
-    flags: M | None
     layout: PackedImageArgs[M, N] = field(metadata=named("y"))
     strides: ImageStrides[M, N] = field(metadata=named("x"))
     batch: N
     channels: N
     blocks: N
 
+    @staticmethod
+    def declared(source: DType, packed: DType) -> RowsArgs[Memory, DType]:
+        strides = ImageStrides[Memory, DType](i64, i64, i64, i64, i64)
+        return RowsArgs(Memory(source), Memory(packed), PackedImageArgs.declared(packed), strides, i64, i64, i64)
+
+
+class PackImageArgs(Arguments[M, N]):
+    """The parameters of ``pack_image``."""
+
+    is_inline: ClassVar[bool] = True
+    rows: RowsArgs[M, N]
+    flags: M | None
+
 
 def _params(source: DType, terms: int, order: str, few: int, is_flagged: bool) -> Params:
-    layout, strides = PackedImageArgs.declared(), ImageStrides[Memory, DType](i64, i64, i64, i64, i64)
     flags = Memory(i32) if is_flagged else None
-    return {"args": PackImageArgs(Memory(source), Memory(bf16), flags, layout, strides, i64, i64, i64)}
+    return {"args": PackImageArgs(RowsArgs.declared(source, bf16), flags)}
 
 
 @kernel(_params)
@@ -66,18 +78,7 @@ def pack_image(
     """y = x in terms. ``few`` is the number of channels in the compact layout, up to 16; else 0. ``is_flagged``: each
     row gets a flag, which is 0 if all its numbers, in one term, are finite.
     """
-    batch, blocks, layout, strides = args.batch, args.blocks, args.layout, args.strides
-    zero_padding(k, args.y, layout, batch)
-    size_z, size_y, _ = layout.size.each
-    with k.share(batch * blocks * size_z * size_y) as at:
-        block, image = at % blocks, at // blocks
-        line, image = image % size_y, image // size_y
-        z, image = image % size_z, image // size_z
-        row = args.x.at(image * strides.b + z * strides.z + line * strides.y)
-        to = args.y.at(image * layout.strides.b + block * layout.strides.block)
-        to = to.at((z + layout.front.z) * layout.strides.z)
-        to = to.at((line + layout.front.y) * layout.strides.y)
-        to = to.at(layout.front.x * layout.strides.x)
+    with shared_rows(k, args.rows) as (at, row, to, block):
         made = _Row(k, args, row, to, block * BLOCK, terms, order)
         if order == NHWC:
             made.pixels(1 if few else 2)
@@ -89,6 +90,26 @@ def pack_image(
             args.flags.store(at, k.select((made.largest.get() >= INFINITY).any(), k.const(1, i32), 0))
 
 
+@contextmanager
+def shared_rows(k: Kernel, args: RowsArgs[Buf, Val]) -> Iterator[tuple[Val, Buf, Buf, Val]]:
+    """Fill the padding, and share the rows of the channel blocks among threads.
+
+    Yields the number of a row, where it is in the image and in the packed copy, and its channel block.
+    """
+    blocks, layout, strides = args.blocks, args.layout, args.strides
+    zero_padding(k, args.y, layout, args.batch)
+    size_z, size_y, _ = layout.size.each
+    with k.share(args.batch * blocks * size_z * size_y) as at:
+        block, image = at % blocks, at // blocks
+        line, image = image % size_y, image // size_y
+        z, image = image % size_z, image // size_z
+        row = args.x.at(image * strides.b + z * strides.z + line * strides.y)
+        to = args.y.at(image * layout.strides.b + block * layout.strides.block)
+        to = to.at((z + layout.front.z) * layout.strides.z)
+        to = to.at((line + layout.front.y) * layout.strides.y)
+        yield at, row, to.at(layout.front.x * layout.strides.x), block
+
+
 class _Row:
     """Packs a row of pixels, 32 channels of each."""
 
@@ -97,10 +118,10 @@ class _Row:
     ) -> None:
         self.is_flagged = args.flags is not None
         self.k, self.x, self.y, self.first, self.terms, self.order = k, x, y, first, terms, order
-        self.channels, self.width, self.strides = args.channels, args.layout.size.x, args.strides
-        to = args.layout.strides
-        self.y_y, self.pixel, self.term = to.y, to.x, to.term
-        self.room = args.layout.room - first
+        layout, self.channels, self.strides = args.rows.layout, args.rows.channels, args.rows.strides
+        self.width = layout.size.x
+        self.y_y, self.pixel, self.term = layout.strides.y, layout.strides.x, layout.strides.term
+        self.room = layout.room - first
         self.largest = k.var(k.zeros(u32, HALF))
         """The largest magnitude so far in each lane, as bits."""
 
@@ -193,10 +214,11 @@ def packing_step(source: View, layout: PackedImageLayout, nodes: Any) -> tuple[S
     strides = ImageStrides[Ref, Known](*source.strides)
     is_interleaved, is_row = 0 < few <= FEW, strides.x == 1 or source.shape[4] == 1
     order = NHWC if strides.c == 1 and not is_interleaved else NCHW if is_row else ANY
-    args = PackImageArgs(
-        Ref.of(source), Ref(made), None if flags is None else Ref(flags), layout.operand, strides,
-        batch=layout.batch, channels=layout.channels, blocks=-(-layout.room // BLOCK),
+    rows_args = RowsArgs(
+        Ref.of(source), Ref(made), layout.operand(), strides, batch=layout.batch, channels=layout.channels,
+        blocks=-(-layout.room // BLOCK),
     )  # fmt: skip
+    args = PackImageArgs(rows_args, None if flags is None else Ref(flags))
     spec = pack_image(source=source.dtype, terms=layout.terms, order=order, few=few, is_flagged=flags is not None)
     why = f"split into {layout.terms} bf16 terms{', compact' if layout.compact else ''}"
     nbytes = dims.known(dims.mul(layout.elements, 2)) or 0

@@ -276,7 +276,7 @@ def packing_steps(source: View, layout: PackedImageLayout, nodes: Any, first: DT
     measured = frozenset(("largest", "sizes", "counts"))
     before = Step(image_magnitudes(), flat(args=found), measured, nodes, 0, 0, count, "the scale of an image")
     args = PackSlicesArgs(
-        found, Ref(made.tiles), Ref(made.scales), Ref(made.fourth), Ref(made.flags), layout.operand,
+        found, Ref(made.tiles), Ref(made.scales), Ref(made.fourth), Ref(made.flags), layout.operand(),
         blocks=layout.blocks, more=layout.elements,
     )  # fmt: skip
     nbytes = dims.known(dims.add(count, layout.elements)) or 0

@@ -1,7 +1,7 @@
-"""The packed image layouts of AMX convolutions: padded, and split into bf16 terms.
+"""The packed image layouts of AMX convolutions: padded, and split into bf16 terms, or quantized to bytes.
 
 Any 16 pixels at equal distances are the rows of a tile, so convolutions of every stride, dilation and padding read
-pixels in place. There are two layouts:
+pixels in place. There are two layouts (for bytes, with 64 channels instead of 32 and a single term):
 
     channel-blocked   [batch][channels / 32][z][y][x][term][32 channels]
     compact           [batch][term][z][y][x][channels]
@@ -14,8 +14,8 @@ sets.
 numbers, cut into tile rows of 32. Three channels and seven taps are a single tile. The last tile of a span reads on
 into the next pixels, where the weights are zero.
 
-Padding is zeros before and after rows and planes; the padding after a row is also that before the next one. Channels
-beyond the last are zero.
+Padding is zeros before and after rows and planes, of quantized images their zero point; the padding after a row is
+also that before the next one. Channels beyond the last are zero, of bytes undefined: their weights are zero.
 
 **Representable range.** Numbers that terms cannot represent (``split.bf16``) are encoded so that every sum that
 contains them is NaN, which is how a convolution finds them: their first term is NaN, and the others hold their bits.
@@ -36,23 +36,55 @@ from sardonyx.providers.cpu.kernels.common.window import PerAxis
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, is_unrepresentable, split_terms
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
 from sardonyx.providers.cpu.language.dsl import Kernel
-from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f32, i64, u16, u32
+from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f32, i8, i64, u8, u16, u32
+from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref
 from sardonyx.records import Record
 
 BLOCK = 32
-"""Channels of a block, and numbers of a tile's row."""
+"""Channels of a block of bf16 numbers."""
+BYTES = (i8, u8)
 OVERRUN = 4 * HALF
 """Default of ``overrun``, enough for usual strides: one value for all, so that convolutions share images and results
 may overwrite residuals."""
 _SIGN, HIGH_HALF, NAN = 0x8000_0000, 0xFFFF_0000, 0x7FC0_0000
 
 
+def block_of(dtype: DType) -> int:
+    """Channels of a block, which are a cache line and a row of a tile."""
+    return LINE_NBYTES // dtype.itemsize
+
+
+class ImageFormat(Record):
+    """How a packed image stores a number: ``terms`` elements of type ``dtype``."""
+
+    dtype: DType
+    terms: int
+
+    @property
+    def is_quantized(self) -> bool:
+        return self.dtype in BYTES and self.terms == 1
+
+    @property
+    def block(self) -> int:
+        """Channels of a block."""
+        return block_of(self.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Of a number."""
+        return self.terms * self.dtype.itemsize
+
+    @staticmethod
+    def of_terms(terms: int) -> ImageFormat:
+        return ImageFormat(bf16, terms)
+
+
 class PackedImageLayout(Record):
     """A packed image layout. Distances are in pixels."""
 
-    terms: int
+    format: ImageFormat
     batch: Known
     channels: int
     size: tuple[Known, ...]
@@ -64,8 +96,15 @@ class PackedImageLayout(Record):
     """Numbers from pixel to pixel in the compact layout; 0: channel-blocked."""
     overrun: int = OVERRUN
     """Pixels after the end at which a tile row may still begin."""
-    block: int = BLOCK
-    """Channels of a block."""
+
+    @property
+    def terms(self) -> int:
+        return self.format.terms
+
+    @property
+    def block(self) -> int:
+        """Channels of a block."""
+        return self.format.block
 
     @property
     def blocks(self) -> int:
@@ -107,7 +146,7 @@ class PackedImageLayout(Record):
         Rows of a tile that are no output read them, and their sums are dropped. But with several terms all sums are
         checked for NaN, and in the compact layout the last tile of a span reads on into these pixels.
         """
-        return self.terms > 1 or self.compact > 0
+        return self.terms > 1 or (self.compact > 0 and not self.format.is_quantized)
 
     @property
     def planes(self) -> int:
@@ -148,16 +187,17 @@ class PackedImageLayout(Record):
     @property
     def strides(self) -> PackedStrides[Ref, Known]:
         plane, (z, y) = self.plane_stride, (expressible(dims.mul(n, self.unit)) for n in (self.deep, self.row))
-        block, term = (BLOCK, plane) if self.compact else (plane, self.block)
+        block, term = (self.block, plane) if self.compact else (plane, self.block)
         b = expressible(dims.mul(plane, self.planes))
         return PackedStrides(b, block, z, y, self.unit, term)
 
-    @property
-    def operand(self) -> PackedImageArgs[Ref, Known]:
+    def operand(self, fill: Ref | None = None) -> PackedImageArgs[Ref, Known]:
+        """``fill`` is the zero point of a quantized image: what its padding holds."""
         used, over = (self.plane, self.tail_pixels) if self.zeroes_tail else (self.used, 0)
         return PackedImageArgs(
             self.strides, self.plane_stride, planes=self.planes, room=self.room, over=over * self.unit,
             used=expressible(dims.mul(used, self.unit)), size=PerAxis(*self.size), front=PerAxis(*self.front),
+            fill=fill,
         )  # fmt: skip
 
 
@@ -193,15 +233,17 @@ class PackedImageArgs(Arguments[M, N]):
     size: PerAxis[M, N]
     front: PerAxis[M, N]
     """Padding in front."""
+    fill: M | None = None
+    """What the padding of a quantized image holds: one element."""
 
     @staticmethod
-    def declared() -> PackedImageArgs[Memory, DType]:
-        axes = PerAxis.declared()
-        return PackedImageArgs(PackedStrides.declared(), i64, i64, i64, i64, i64, axes, axes)
+    def declared(dtype: DType = bf16) -> PackedImageArgs[Memory, DType]:
+        axes, fill = PerAxis.declared(), Memory(dtype) if dtype in BYTES else None
+        return PackedImageArgs(PackedStrides.declared(), i64, i64, i64, i64, i64, axes, axes, fill)
 
 
 class PackedImageMatrix(Matrix):
-    """A packed image as an epilogue operand: rows are pixels, ``column`` is the stride between channel blocks."""
+    """A packed image as an epilogue operand: rows are pixels, ``column`` is the stride of channel blocks."""
 
     term: Known
     """The stride between terms."""
@@ -219,9 +261,9 @@ def most_compact(
 
     Among equals, channels padded by up to a third are preferred: fewer tile rows then straddle two cache lines.
     """
-    n, seen = layout.channels, list(windows)
-    units = [-(-n // g) * g for g in (BLOCK, 16, 8, 4)] if n > 2 else [n]
-    found = [replace(layout, compact=unit % BLOCK and unit) for unit in units]
+    n, seen, block = layout.channels, list(windows), layout.block
+    units = [-(-n // g) * g for g in (block, block // 2, *(g for g in (16, 8, 4) if g < block // 2))] if n > 2 else [n]
+    found = [replace(layout, compact=unit % block and unit) for unit in units]
     tiles = [sum(window_tiles(one, *window) for window in seen) for one in found]
     best = [one for one, count in zip(found, tiles, strict=True) if count == min(tiles)]
     return next((one for one in best if one.room * 3 <= n * 4), best[-1])
@@ -264,11 +306,15 @@ def decode_terms(k: Kernel, pixel: Buf, term: Val, terms: int, lanes: int) -> Va
 
 
 def zero_padding(k: Kernel, y: Buf, layout: PackedImageArgs[Buf, Val], batch: Val) -> None:
-    """Zero the padding and, if the layout asks for it, the tail that tiles read beyond the end.
+    """Fill the padding and, if the layout asks for it, the tail that tiles read beyond the end: with zeros, or with the
+    zero point of a quantized image.
 
-    A thread zeroes the padding around some rows, of all channel blocks; it reads most of that itself in the next step.
+    A thread fills the padding around some rows, of all channel blocks; it reads most of that itself in the next step.
     """
-    nothing = k.zeros(u16 if y.dtype is bf16 else y.dtype, 64 // y.dtype.itemsize)
+    lanes = block_of(y.dtype)
+    nothing = k.zeros(u16 if y.dtype is bf16 else y.dtype, lanes)
+    if layout.fill is not None:
+        nothing = k.splat(layout.fill.load(), lanes)
     strides, size, front = layout.strides, layout.size, layout.front
 
     def start(row: Val) -> Val:

@@ -23,7 +23,7 @@ from sardonyx.providers.cpu.kernels.common.epilogue import BROADCAST, UNIT, Acce
 from sardonyx.providers.cpu.kernels.common.matrices import MatrixArgs
 from sardonyx.providers.cpu.kernels.conv.image_epilogue import PACKED, ImageEpilogue
 from sardonyx.providers.cpu.kernels.conv.implicit_gemm import GROUP, PixelTiles, TileConvArgs
-from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK
+from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, block_of
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, i64
@@ -74,26 +74,29 @@ class Places(Record):
     """All pixels of a tile exist."""
     is_line: bool
     """Pixels are one channel block apart in every operand and result: the offset of the first is enough."""
+    block: int = BLOCK
+    """Channels of that block."""
 
     @staticmethod
     def of(epilogue: Epilogue, args: TileConvArgs[Ref, Known], *, is_full: bool) -> Places:
         """The layout for a convolution's arguments."""
         found: list[tuple[Any, ...]] = []
         words: list[int | None] = []
-        is_even = is_full
+        is_even, blocks = is_full, set[int]()
         for (_, x), view in zip(epilogue.names, args.epilogue.operands.views, strict=True):
             strides = (*view.batch, view.row)
-            key = (*strides, x.columns, view.col)
+            key = (*strides, x.columns, view.col, x.columns == PACKED and block_of(x.dtype))
             if x.is_row_invariant and not any(strides):
                 words.append(None)
                 continue
-            is_even &= x.is_row_invariant or (x.columns == PACKED and view.row == BLOCK)
+            is_even &= x.is_row_invariant or (x.columns == PACKED and view.row == block_of(x.dtype))
+            blocks |= set() if x.is_row_invariant else {block_of(x.dtype)}
             found += [] if key in found else [key]
             words.append(found.index(key))
         out_z, out_y, out_x = args.out.each
         is_dense = args.pitch_y == out_x and args.pitch_z == expressible(dims.mul(out_y, out_x))
-        is_line = is_even and (out_z, out_y) == (1, 1) and args.lines == 1
-        return Places(tuple(words), is_dense or is_line, is_line)
+        is_line = is_even and len(blocks) <= 1 and (out_z, out_y) == (1, 1) and args.lines == 1
+        return Places(tuple(words), is_dense or is_line, is_line, max(blocks, default=BLOCK) if is_line else BLOCK)
 
     @property
     def columns(self) -> int:
@@ -119,12 +122,12 @@ class _Operand(Record):
     word: int | None
     """The operand's column of offsets in the table; None if its offset is the same for all pixels."""
 
-    @property
-    def panel_stride(self) -> Operand:
-        """The stride from 32 filters to the next 32."""
+    def panel_start(self, column: Val) -> Val:
+        """The offset of column ``column`` of 32 filters."""
         if self.access.columns == PACKED:
-            return self.matrix.col
-        return PANEL if self.access.columns == UNIT else 0
+            panels, stride = block_of(self.access.dtype) // PANEL, self.matrix.col
+            return column * stride if panels == 1 else column // panels * stride + column % panels * PANEL
+        return column * (PANEL if self.access.columns == UNIT else 0)
 
 
 class PipelinedPixels:
@@ -228,7 +231,7 @@ class PipelinedPixels:
         # A tile belongs to one image, in which held operands are the same for all pixels.
         self.finish.places = {own.name: self._first(own.word) for own in self.operands}
         held = [self.finish.of_columns(t) for t in tiles]
-        starts = {own.word: column * own.panel_stride for own in self.operands}
+        starts = {own.word: own.panel_start(column) for own in self.operands}
         if self.places.is_line:
             starts = {word: start + self._first(word) for word, start in starts.items()}
 
@@ -254,7 +257,7 @@ class PipelinedPixels:
         if word is None:
             return self.k.const(0)
         if self.places.is_line:
-            return (at + more) * BLOCK
+            return (at + more) * self.places.block
         return self._table.load(self._tile.get() + at + (HEAD + word * SLOTS + more))
 
     def _sums(self, at: Val, more: int) -> Val:

@@ -20,7 +20,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage
 from sardonyx.providers.cpu.kernels.common.window import PerAxis
-from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, PackedImageLayout, PackedStrides
+from sardonyx.providers.cpu.kernels.conv.packed_image import PackedImageLayout, PackedStrides, block_of
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat, named
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
@@ -80,32 +80,33 @@ class StridePhasesArgs(Arguments[M, N]):
     """Pixels that windows read, with the padding in front."""
 
 
-def _params() -> Params:
+def _params(dtype: DType) -> Params:
     axes = PlaneAxes[Memory, DType](i64, i64)
     args = StridePhasesArgs(
-        Memory(bf16), Memory(bf16), SourceStrides(i64, i64, i64, i64), PhaseStrides(i64, i64, i64, i64),
+        Memory(dtype), Memory(dtype), SourceStrides(i64, i64, i64, i64), PhaseStrides(i64, i64, i64, i64),
         i64, i64, i64, i64, axes, axes, axes,
     )  # fmt: skip
     return {"args": args}
 
 
 @kernel(_params)
-def split_stride_phases(k: Kernel, args: StridePhasesArgs[Buf, Val]) -> None:
+def split_stride_phases(k: Kernel, args: StridePhasesArgs[Buf, Val], *, dtype: DType) -> None:
     """y = the stride phases of the packed image x."""
     stride, x, y = args.stride, args.source, args.target
-    phases, source, target = args.phases.y * args.phases.x, args.x.as_type(u16), args.y.as_type(u16)
+    bits, line = u16 if dtype is bf16 else dtype, block_of(dtype)
+    phases, source, target = args.phases.y * args.phases.x, args.x.as_type(bits), args.y.as_type(bits)
     each = args.batch * args.blocks * phases
     # Threads divide the rows as the step that wrote the image did.
     with k.share(args.rows * each) as at:
         row, plane = at // each, at % each
         phase, block, image = plane % phases, plane // phases % args.blocks, plane // phases // args.blocks
         phase_y, phase_x = phase // args.phases.x, phase % args.phases.x
-        line = row * stride.y + phase_y
-        here = source.at(image * x.b + block * x.block + line * x.y + phase_x * x.x)
+        source_row = row * stride.y + phase_y
+        here = source.at(image * x.b + block * x.block + source_row * x.y + phase_x * x.x)
         to = target.at(image * y.b + block * y.block + phase * y.plane + row * y.y)
         count = k.min(args.columns, (args.seen.x - phase_x + stride.x - 1) // k.max(stride.x, 1))
-        with k.loop(0, k.select(line < args.seen.y, count, 0)) as i:
-            to.store(i * BLOCK, here.load(i * stride.x * x.x, BLOCK))
+        with k.loop(0, k.select(source_row < args.seen.y, count, 0)) as i:
+            to.store(i * line, here.load(i * stride.x * x.x, line))
 
 
 class StridePhases(Record):
@@ -135,8 +136,8 @@ class StridePhases(Record):
         phases = min(stride_y, height), min(stride_x, width)
         rows, columns = high + (height - 1) // stride_y, wide + (width - 1) // stride_x
         seen = (high - 1) * stride_y + height, (wide - 1) * stride_x + width
-        channels = layout.blocks * phases[0] * phases[1] * BLOCK
-        image = PackedImageLayout(1, layout.batch, channels, (1, rows, columns), (0, 0, 0), (0, 0, 0))
+        channels = layout.blocks * phases[0] * phases[1] * layout.block
+        image = PackedImageLayout(layout.format, layout.batch, channels, (1, rows, columns), (0, 0, 0), (0, 0, 0))
         return StridePhases(image, (stride_y, stride_x), phases, seen)
 
     @property
@@ -161,7 +162,8 @@ class StridePhases(Record):
 
     def step(self, source: Ref, layout: PackedImageLayout, nodes: Any) -> tuple[Step, Storage]:
         """The step that decomposes an image whose first window begins at ``source``, and its result."""
-        made, (rows, columns) = Storage("temporary", bf16, self.image.elements), self.image.size[1:]
+        dtype = layout.format.dtype
+        made, (rows, columns) = Storage("temporary", dtype, self.image.elements), self.image.size[1:]
         x, (y, _) = layout.strides, self.strides_of()
         args = StridePhasesArgs[Ref, Known](
             source, Ref(made), SourceStrides(x.b, x.block, x.y, x.x),
@@ -169,6 +171,8 @@ class StridePhases(Record):
             columns=columns, phases=PlaneAxes(*self.counts), stride=PlaneAxes(*self.strides),
             seen=PlaneAxes(*self.seen),
         )  # fmt: skip
-        nbytes = dims.known(dims.mul(made.elements, 4)) or 0
+        nbytes = dims.known(dims.mul(made.elements, 2 * dtype.itemsize)) or 0
         why = f"{self.counts[0] * self.counts[1]} stride phases"
-        return Step(split_stride_phases(), flat(args=args), frozenset(("y",)), nodes, 0, 0, nbytes, why), made
+        return Step(
+            split_stride_phases(dtype=dtype), flat(args=args), frozenset(("y",)), nodes, 0, 0, nbytes, why
+        ), made
