@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
@@ -36,6 +37,8 @@ class Kernel(Arithmetic):
         self._counters = self._depth = self._loops = 0
         self.is_non_temporal = False
         """Whether it has non-temporal stores: they are weakly ordered, so a fence ends the kernel."""
+        self.quantized: dict[tuple[int, str], Any] = {}
+        """What ``math.quantization`` knows of integers in registers, by their names."""
         self.module = text.Module()
         self.lanes = isa.lanes
         self.b: Builder
@@ -102,6 +105,10 @@ class Kernel(Arithmetic):
             bits = word if dtype is f64 else self.b.convert("trunc", word, I32)
             return Val(self, self.b.convert("bitcast", bits, scalar_type(dtype)), dtype)
         return Val(self, self.b.convert("trunc", word, scalar_type(dtype)), dtype)
+
+    def is_invariant(self, v: Val) -> bool:
+        """Whether a value was computed in front of the current loop."""
+        return self.b.is_invariant(v.ir)
 
     # -- variables and control
 
