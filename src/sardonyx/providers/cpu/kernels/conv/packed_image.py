@@ -262,7 +262,8 @@ def most_compact(
     Among equals, channels padded by up to a third are preferred: fewer tile rows then straddle two cache lines.
     """
     n, seen, block = layout.channels, list(windows), layout.block
-    units = [-(-n // g) * g for g in (block, block // 2, *(g for g in (16, 8, 4) if g < block // 2))] if n > 2 else [n]
+    multiples = (block, block // 2, *(unit for unit in (16, 8, 4) if unit < block // 2))
+    units = [-(-n // unit) * unit for unit in multiples] if n > 2 or layout.format.is_quantized else [n]
     found = [replace(layout, compact=unit % block and unit) for unit in units]
     tiles = [sum(window_tiles(one, *window) for window in seen) for one in found]
     best = [one for one, count in zip(found, tiles, strict=True) if count == min(tiles)]
