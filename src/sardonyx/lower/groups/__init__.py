@@ -6,7 +6,8 @@ before it stores them.
 
     Loop              scalar expressions over a box of indices, with reductions over its last axes
     Contraction       MatMul, Gemm; with an epilogue
-    Convolution       with an epilogue; IntegerConvolution: of 8-bit integers
+    Convolution       with an epilogue; IntegerConvolution: of 8-bit integers;
+                      CentredConvolution: of 8-bit integers, in f32
     Pool              max, mean or sum of each window of an image, with an epilogue
     Attention         softmax(q k^T + mask) v
     LinearAttention   a recurrent state that each token updates and reads
@@ -32,6 +33,7 @@ table of families.
 from sardonyx.lower.groups.attention import Attention
 from sardonyx.lower.groups.base import Group, Storage, View
 from sardonyx.lower.groups.bit_cast import BitCast
+from sardonyx.lower.groups.centred_convolution import CentredConvolution
 from sardonyx.lower.groups.contraction import Contraction
 from sardonyx.lower.groups.control import Branch, IndirectStorage, Repeat
 from sardonyx.lower.groups.cumulative_sum import CumulativeSum
@@ -58,6 +60,7 @@ __all__ = [
     "Attention",
     "BitCast",
     "Branch",
+    "CentredConvolution",
     "Contraction",
     "Convolution",
     "Count",

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.lower.groups import Convolution, IntegerConvolution, Pool, View, Window
+from sardonyx.lower.groups import CentredConvolution, Convolution, IntegerConvolution, Pool, View, Window
 from sardonyx.lower.interpret.expression import finish, wide
 from sardonyx.lower.interpret.memory import Array, Memory, meaning
 
@@ -35,6 +35,12 @@ def convolution(memory: Memory, group: Convolution) -> None:
 def integer_convolution(memory: Memory, group: IntegerConvolution) -> None:
     x, w, zero = (memory.at(v).astype(np.int32) for v in (group.x, group.w, group.zero))
     _convolve(memory, group, x, w, zero)
+
+
+@meaning(CentredConvolution)
+def centred_convolution(memory: Memory, group: CentredConvolution) -> None:
+    x, zero = (memory.at(v).astype(np.float32) for v in (group.x, group.zero))
+    _convolve(memory, group, x - zero, memory.at(group.w), 0)
 
 
 def _convolve(memory: Memory, group: Convolution, x: Array, w: Array, padding: Any) -> None:

@@ -3,7 +3,7 @@
 The image is padded with its zero point p, so that the sum over a window of (x - p)(w - q) is  S - p (W - k q) - q X,
 where S, W and X are the sums of x w, of w and of x over the window. X is a convolution with ones, and needed only if q
 is not 0. Depthwise convolutions have too few products to gain from integer instructions; they are computed in f32,
-which represents their sums exactly.
+which represents their sums exactly, of bytes minus their zero point (``CentredConvolution``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
 from sardonyx.lower.expression_builder import ExpressionBuilder, Handle
-from sardonyx.lower.groups import Convolution, IntegerConvolution, View
+from sardonyx.lower.groups import CentredConvolution, IntegerConvolution, View
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.conv import per_channel, windowed
 from sardonyx.lower.rules.integer import (
@@ -61,7 +61,6 @@ class _Convolution:
         self.in_f32 = self.w.shape[1] == 1 and self.groups > 1 and math.prod(self.window.kernel) * 255**2 < EXACT
         if self.in_f32:
             self.product = Product(low, self.out.shape, dtypes.f32)
-            self.x = self._as_f32(x, self.zero)
             w_zeros = low.scalar(0, w.dtype) if w_zeros is None else w_zeros
             self.w = self._as_f32(self.w, views.inserted(w_zeros, 1) if w_zeros.shape else w_zeros)
         else:
@@ -141,7 +140,7 @@ class _Convolution:
             self.window,
             self.groups,
         )
-        self.low.groups.append(Convolution(*given) if self.in_f32 else IntegerConvolution(*given, self.zero))
+        self.low.groups.append((CentredConvolution if self.in_f32 else IntegerConvolution)(*given, self.zero))
 
 
 @rule("ConvInteger")

@@ -29,7 +29,7 @@ from sardonyx.providers.cpu.kernels.common import control
 from sardonyx.providers.cpu.kernels.conv import pointwise_depthwise, summed_pair
 from sardonyx.providers.cpu.kernels.gemm import pack
 from sardonyx.providers.cpu.kernels.split import bf16, int8_slices
-from sardonyx.providers.cpu.layout import conv_axes, conv_pairs, nhwc, packed_images, packed_operands, widen
+from sardonyx.providers.cpu.layout import centre, conv_axes, conv_pairs, nhwc, packed_images, packed_operands, widen
 from sardonyx.providers.cpu.layout.in_place import in_place
 from sardonyx.providers.cpu.program.analysis import Analysis, Target
 from sardonyx.providers.cpu.program.steps import Holds, Ref, Slot, Step
@@ -67,10 +67,12 @@ def _finding(name: str, find: Callable[[Groups, Analysis], Any], *, field: str |
 
 
 LAYOUT = (
+    _layout("centre", centre.without_wide_vectors),
     _layout("place-inside", lambda groups, a: placed_inside(groups, packed_images.packed_inputs(groups, a))),
     _layout("widen", widen.widened),
     _layout("unit-axes-first", lambda groups, _: conv_axes.unit_axes_first(groups)),
     _layout("nhwc", nhwc.to_nhwc),
+    _layout("centre-rest", centre.of_other_layouts),
     _layout("batch-as-depth", lambda groups, _: conv_axes.batch_as_depth(groups)),
     _finding("is-stepwise", lambda groups, _: any(_sees_more(group) for group in groups)),
 )

@@ -15,6 +15,7 @@ from sardonyx.errors import NotImplemented, Reporting
 from sardonyx.lower.groups import (
     Attention,
     BitCast,
+    CentredConvolution,
     Contraction,
     Convolution,
     CountedGather,
@@ -68,6 +69,7 @@ from sardonyx.providers.cpu.kernels.image import grid_sample, grid_sample_nhwc, 
 from sardonyx.providers.cpu.kernels.index import cumulative_sum, gather, nms, nonzero, scatter, top_k, unique
 from sardonyx.providers.cpu.kernels.loops import copy, fill, interleave, loop, random_stream
 from sardonyx.providers.cpu.kernels.quantized import conv as quantized_conv
+from sardonyx.providers.cpu.kernels.quantized import depthwise_nhwc as quantized_depthwise
 from sardonyx.providers.cpu.kernels.quantized import gemm as quantized_gemm
 from sardonyx.providers.cpu.kernels.quantized import gemm_amx as quantized_gemm_amx
 from sardonyx.providers.cpu.kernels.recurrent import recurrence
@@ -155,6 +157,7 @@ VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
         Variant("image.grid_sample_nhwc", grid_sample_nhwc.steps, grid_sample_nhwc.supports, grid_sample_nhwc.pays),
         Variant("image.grid_sample", grid_sample.steps),
     ),
+    CentredConvolution: (Variant("quantized.depthwise_nhwc", quantized_depthwise.steps, quantized_depthwise.supports),),
     IntegerConvolution: (
         Variant("quantized.conv_on_tiles", on_tiles.steps, on_tiles.supports),
         Variant("quantized.conv", quantized_conv.steps),

@@ -40,6 +40,7 @@ def merged(groups: Sequence[Group]) -> list[Group]:
 def _merged(a: Convolution, b: Convolution) -> Convolution | None:
     """Two convolutions as one; None if their outputs are not adjacent or if they differ in more than filters."""
     is_alike = (a.x, a.window, a.groups, a.epilogue) == (b.x, b.window, 1, b.epilogue)
+    is_alike &= type(a) is type(b) and a.operands[2:] == b.operands[2:]
     if not is_alike or a.w.shape[1:] != b.w.shape[1:] or not isinstance(a.w.shape[0], int):
         return None
     read = {v.storage for v in (*a.reads, *b.reads)}

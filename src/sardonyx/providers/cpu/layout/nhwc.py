@@ -18,7 +18,18 @@ from dataclasses import replace
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
-from sardonyx.lower.groups import Contraction, Convolution, Group, Loop, Pool, Reduce, Resample, Storage, View
+from sardonyx.lower.groups import (
+    CentredConvolution,
+    Contraction,
+    Convolution,
+    Group,
+    Loop,
+    Pool,
+    Reduce,
+    Resample,
+    Storage,
+    View,
+)
 from sardonyx.providers.cpu.kernels.common.window import MIN_NHWC_LANES
 from sardonyx.providers.cpu.kernels.conv import dot_product, im2col, nhwc, on_tiles, stem, strided_windows
 from sardonyx.providers.cpu.kernels.image.resize import MIN_ROW
@@ -127,7 +138,7 @@ def _takes_both(group: Convolution, analysis: Analysis) -> bool:
 def _nhwc_variants(group: Convolution, analysis: Analysis) -> list[str]:
     """The kernel variants on vectors that could read the image as NHWC."""
     if nhwc.is_depthwise(group):
-        return ["conv.depthwise_nhwc"]
+        return ["quantized.depthwise_nhwc" if isinstance(group, CentredConvolution) else "conv.depthwise_nhwc"]
     few = ["conv.dot_product"] if dot_product.has_few_filters(group, analysis.isa) else []
     return [*few, *(["conv.stem"] if stem.has_few_channels(group) else []), "conv.winograd_nhwc", "conv.nhwc"]
 

@@ -135,7 +135,7 @@ class _Kinds(Record):
         """
         own = ImageFormat.of_terms(int8_slices.TERMS) if id(writer) in self.sliced else self.on_tiles.get(id(writer))
         if out.dtype in BYTES:
-            return None if own is None else ImageFormat(out.dtype, 1)
+            return ImageFormat(out.dtype, 1) if own is not None or id(writer) in self.sliding else None
         if id(writer) not in self.sliding:
             return None if own is None or own.is_quantized else own
         wanted = {self.on_tiles[id(use.group)] for use in uses if id(use.group) in self.on_tiles}
@@ -168,7 +168,7 @@ def _image(out: View, uses: Sequence[_Use], kinds: _Kinds, fmt: ImageFormat) -> 
         reader, view = use.group, use.view
         if not isinstance(reader, (Convolution, Pool)) or not _is_all(view, out):
             rest.append(use)
-        elif id(reader) in kinds.sliding and view is reader.x and fmt == ONE_TERM:
+        elif id(reader) in kinds.sliding and view is reader.x and view.dtype is f32 and fmt == ONE_TERM:
             is_worth &= id(reader) in kinds.moving
         elif not isinstance(reader, Convolution) or kinds.on_tiles.get(id(reader)) is None:
             rest.append(use)

@@ -21,12 +21,12 @@ from typing import ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
-from sardonyx.lower.groups import Convolution, Pool
+from sardonyx.lower.groups import CentredConvolution, Convolution, Pool
 from sardonyx.providers.cpu.kernels.common.epilogue import BROADCAST, UNIT, Access, BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.window import Taps, WindowArgs, WindowGeometry, nhwc_matrix, taps_before
 from sardonyx.providers.cpu.kernels.conv import on_tiles
 from sardonyx.providers.cpu.kernels.conv.image_epilogue import PACKED, ImageEpilogueArgs, packed_pixels
-from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, PackedImageLayout
+from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, BYTES, PackedImageLayout
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF
@@ -115,7 +115,8 @@ class NhwcWindow(Record):
             operands = ImageEpilogueArgs(None, None, alone, (None,) * len(alone.views))
         if any(x.columns not in (UNIT, BROADCAST) for x in epilogue.extra):
             return None
-        dtype, channels = register_dtype(group.x.dtype), group.box[1]
+        dtype = f32 if isinstance(group, CentredConvolution) else register_dtype(group.x.dtype)
+        channels = group.box[1]
         has_full_vectors = isinstance(channels, int) and channels % lanes_of(isa.lanes, dtype) == 0
         invariant = tuple(all(s == 0 for s in (m.row, *m.batch[1:])) for m in extra)
         config = NhwcWindowConfig(
@@ -134,15 +135,18 @@ class NhwcWindow(Record):
 
 
 def supports_packed_images(group: Convolution | Pool, analysis: Analysis) -> bool:
-    """Whether a group of one output may read a packed image of one bf16 term, and pack its result."""
+    """Whether a group of one output may pack its result, of f32 or bytes; and may read, if it reads f32, a packed image
+    of one bf16 term.
+    """
     out, *others = group.outputs
-    if others or group.x.dtype is not f32 or out.dtype is not f32 or analysis.isa.lanes != HALF:
+    is_quantized = out.dtype in BYTES
+    if others or not (is_quantized or (group.x.dtype is f32 and out.dtype is f32)) or analysis.isa.lanes != HALF:
         return False
     return NhwcWindow.of(group, replace(analysis, images={})) is not None
 
 
 def _has_half_block(layout: PackedImageLayout) -> bool:
-    return layout.room - layout.channels >= HALF
+    return not layout.format.is_quantized and layout.room - layout.channels >= HALF
 
 
 def _width(columns: Known) -> int:

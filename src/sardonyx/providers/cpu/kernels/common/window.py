@@ -33,9 +33,12 @@ def refusal(group: Convolution) -> Refusal | None:
     x, w = group.x.dtype, group.w.dtype
     if x not in (f32, f64, f16, bf16) or register_dtype(x) is not register_dtype(w):
         return Refusal(f"convolutions of {x} with weights of {w} are not compiled")
-    if not all(isinstance(step, Apply) for step in group.epilogue.steps):
-        return Refusal("the epilogue of a convolution contains a reduction")
-    return None
+    return epilogue_refusal(group)
+
+
+def epilogue_refusal(group: Convolution) -> Refusal | None:
+    is_pointwise = all(isinstance(step, Apply) for step in group.epilogue.steps)
+    return None if is_pointwise else Refusal("the epilogue of a convolution contains a reduction")
 
 
 class Taps(Record):

@@ -73,9 +73,13 @@ class DepthwiseNhwcArgs(Arguments[M, N]):
     image: NhwcWindowArgs[M, N]
     w: M
 
+    @staticmethod
+    def declared(config: NhwcWindowConfig, x_dtype: DType, epilogue: Epilogue) -> DepthwiseNhwcArgs[Memory, DType]:
+        return DepthwiseNhwcArgs(NhwcWindowArgs.declared(config, x_dtype, epilogue), Memory(config.dtype))
+
 
 def _params(config: NhwcWindowConfig, x_dtype: DType, epilogue: Epilogue) -> Params:
-    return {"args": DepthwiseNhwcArgs(NhwcWindowArgs.declared(config, x_dtype, epilogue), Memory(config.dtype))}
+    return {"args": DepthwiseNhwcArgs.declared(config, x_dtype, epilogue)}
 
 
 @kernel(_params)

@@ -31,11 +31,11 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
-from sardonyx.lower.groups import Convolution, View
+from sardonyx.lower.groups import CentredConvolution, Convolution, View
 from sardonyx.providers.cpu.codegen.launch import Launch
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, is_cheap
 from sardonyx.providers.cpu.kernels.common.matrices import BatchArgs, Matrix
-from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, is_nhwc, refusal
+from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, epilogue_refusal, is_nhwc, refusal
 from sardonyx.providers.cpu.kernels.conv.nhwc_block import fits_tables, is_inside
 from sardonyx.providers.cpu.kernels.conv.nhwc_kernel import NhwcConvArgs, NhwcConvConfig, conv_nhwc
 from sardonyx.providers.cpu.kernels.conv.stem_rows import StemRows
@@ -67,18 +67,20 @@ def suits(group: Convolution, *, by_row: bool = False) -> bool:
     """Whether weights, types, window and epilogue suit this kernel; layouts aside. ``by_row``: once the taps of a row
     are channels.
     """
-    return _unsuitable(group, by_row=by_row) is None
+    return suitability(group, by_row=by_row) is None
 
 
-def _unsuitable(group: Convolution, *, by_row: bool = False) -> Refusal | None:
+def suitability(group: Convolution, *, by_row: bool = False) -> Refusal | None:
+    """Why weights, types, window or epilogue do not suit the kernels for NHWC images; layouts aside."""
     w = group.w
     if w.storage.tensor is None or not all(isinstance(d, int) for d in (*w.shape, w.offset)) or not views.is_dense(w):
         return Refusal("the weights are not a contiguous constant")
-    if group.x.dtype is not w.dtype or w.dtype not in (f32, f64):
+    is_centred = isinstance(group, CentredConvolution)
+    if (group.x.dtype is not w.dtype and not is_centred) or w.dtype not in (f32, f64):
         return Refusal(f"{group.x.dtype} with weights of {w.dtype}")
     if not fits_tables(group, by_row=by_row):
         return Refusal("the window has too many taps")
-    return refusal(group)
+    return epilogue_refusal(group) if is_centred else refusal(group)
 
 
 def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
@@ -86,7 +88,7 @@ def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
 
 
 def _refusal(group: Convolution) -> Refusal | None:
-    return _unsuitable(group) if has_nhwc_views(group) else Refusal("the image or a result is not NHWC")
+    return suitability(group) if has_nhwc_views(group) else Refusal("the image or a result is not NHWC")
 
 
 def is_depthwise(group: Convolution) -> bool:

@@ -79,7 +79,7 @@ def fusable_pairs(groups: Sequence[Group], analysis: Analysis) -> dict[Storage, 
         return {}
     reads = Counter(view.storage for group in groups for view in group.reads)
     writes = Counter(view.storage for group in groups for view in group.writes)
-    convolutions = [group for group in groups if isinstance(group, Convolution)]
+    convolutions = [group for group in groups if type(group) is Convolution]
     made = {g.outputs[0].storage: g for g in convolutions if _supports_pointwise(g, analysis)}
     found: dict[Storage, Convolution] = {}
     for group in convolutions:
