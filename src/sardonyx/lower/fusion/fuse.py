@@ -11,6 +11,7 @@ The rules, tried for each loop in order, for the producers of its operands, the 
 - A loop without reductions is distributed over several groups with epilogues that each compute a part of an operand
   (the stride phases of a transposed convolution), if its other operands and its results are laid out as that operand.
 - A loop that reads the reduction of a single long row stays apart, so that threads can share it.
+- A loop that dequantizes bytes is left to the loops that read its result, so that bytes are stored and not reals.
 - What a fused producer computes is still stored if another group reads it; nothing is computed twice.
 - Two groups are not fused if another group depends on the first and the second depends on that.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from sardonyx import dtypes
 from sardonyx.limits import check_time
 from sardonyx.lower import views
 from sardonyx.lower.expression_builder import ExpressionBuilder, Handle
@@ -33,6 +35,7 @@ MAX_VIEWS = 16
 MAX_STEPS = 32
 """Steps of one expression: kernels stay short, and long chains are fused in linear time."""
 
+BYTES = (dtypes.i8, dtypes.u8)
 LONG_ROW = 1 << 15
 """Elements from which a single row is worth more than one thread."""
 
@@ -82,7 +85,7 @@ class _Fusion:
     def _fuse_with_producer(self, i: int) -> bool:
         """Fuse the loop at ``i`` with the producer of one of its operands."""
         second = self.groups[i]
-        if not isinstance(second, Loop):
+        if not isinstance(second, Loop) or self._is_left_to_readers(second):
             return False
         for p in dict.fromkeys(w for v in second.inputs for w in self.writers.get(v.storage, ())):
             first = self.groups[p]
@@ -103,6 +106,17 @@ class _Fusion:
                 self._raise_ranks(i)
                 return True
         return False
+
+    def _is_left_to_readers(self, loop: Loop) -> bool:
+        """Whether a loop only dequantizes bytes, for loops alone: it is fused into those, which then read bytes."""
+        whole = [v for v in loop.inputs if any(v.strides)]
+        if loop.reduced or len(whole) != 1 or len(loop.outputs) != 1 or whole[0].dtype not in BYTES:
+            return False
+        (out,) = loop.outputs
+        readers = [self.groups[r] for r in self.readers.get(out.storage, ())]
+        is_for_loops = bool(readers) and all(isinstance(g, Loop) and not g.reduced for g in readers)
+        is_stored = out.storage.kind == "output" or out.storage in self.kept
+        return out.dtype.is_float and is_for_loops and not is_stored
 
     def _distribute(self, i: int) -> bool:
         """Distribute the loop at ``i`` over all the producers that each compute a part of one of its operands."""
