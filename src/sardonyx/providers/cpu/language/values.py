@@ -406,6 +406,11 @@ class Buf:
         """The offset from the start of its cache line."""
         return self.address() & (LINE_NBYTES - 1)
 
+    def load_fixed(self) -> Val:
+        """The first element, which nobody writes while the kernel runs: it is loaded in front of all loops."""
+        raw = self.k.b.load_fixed(self._checked(0), memory_type(self.dtype), _align(self.dtype))
+        return _widened(self.k, raw, self.dtype, 1)
+
     # -- atomics
 
     def load_atomic(self, at: Operand = 0, ordering: str = "acquire") -> Val:

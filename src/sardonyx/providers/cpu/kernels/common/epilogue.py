@@ -57,6 +57,8 @@ class Access(Record):
     columns: str
     is_row_invariant: bool = False
     """Every row is the same: a bias or a scalar."""
+    is_scalar: bool = False
+    """All elements of all matrices of the batch are the same one."""
     is_non_temporal: bool = False
     """An output that is written with non-temporal stores."""
 
@@ -67,7 +69,8 @@ class Access(Record):
             return Access(matrix.dtype, matrix.stride_class)
         if matrix.column == 1 or n == 1:
             return Access(matrix.dtype, UNIT, is_row_invariant)
-        return Access(matrix.dtype, BROADCAST if matrix.column == 0 else STRIDED, is_row_invariant)
+        is_scalar = not any((matrix.column, matrix.row, *matrix.batch))
+        return Access(matrix.dtype, BROADCAST if matrix.column == 0 else STRIDED, is_row_invariant, is_scalar)
 
 
 class FlaggedArgs(MatrixArgs[M, N]):
@@ -187,8 +190,11 @@ class BoundEpilogue:
         names = [name for name, _ in epilogue.names]
         self._operands = dict(zip(names, operands.views, strict=True))
         self._at = {name: x.at(batch) for name, x in self._operands.items()}
-        names = [name for name, x in epilogue.names if x.is_row_invariant and x.columns == BROADCAST]
-        self._single = {name: self._at[name].load() for name in names}
+        self._single = {
+            name: self._operands[name].memory.load_fixed() if x.is_scalar else self._at[name].load()
+            for name, x in epilogue.names
+            if x.is_row_invariant and x.columns == BROADCAST
+        }
         self._held: dict[str, Val] = {}
 
     def tile(
@@ -244,11 +250,32 @@ class BoundEpilogue:
         made._held = {name: self._row(name, 0, is_row_invariant=True).load(t) for name in flat}
         return made
 
-    def rows(self, sums: Buf, stride: Operand, row: Val, rows: Val, t: Tile) -> None:
-        """Finish some rows of a tile of columns; their sums are ``stride`` elements apart."""
-        own = self.of_columns(t)
-        with self.k.loop(0, rows) as i:
+    def rows(self, sums: Buf, stride: Operand, row: Val, rows: Val, t: Tile, *, together: int = 1) -> None:
+        """Finish some rows of a tile of columns; their sums are ``stride`` elements apart.
+
+        ``together`` rows are computed at a time, their instructions interleaved: the core does not look far enough
+        ahead to work on the next row of a long epilogue.
+        """
+        own, k = self.of_columns(t), self.k
+        whole = rows // together * together
+        if together > 1:
+            with k.loop(0, whole, together) as i:
+                own.put_rows([row + i + n for n in range(together)], t, sums.at(i * stride), stride)
+        with k.loop(whole if together > 1 else 0, rows) as i:
             own.put(row + i, t, sums.load(i * stride, t.lanes))
+
+    def put_rows(self, rows: Sequence[Operand], t: Tile, sums: Buf, stride: Operand) -> None:
+        """Finish the sums of several rows at the columns of ``t``, as one long vector."""
+        extra, outputs = (
+            self.epilogue.names[: len(self.epilogue.extra)],
+            self.epilogue.names[len(self.epilogue.extra) :],
+        )
+        k = self.k
+        loaded = [_concatenated([sums.load(k.value(stride, i64) * n, t.lanes) for n in range(len(rows))])]
+        loaded += [_concatenated([self._load(name, x, row, t) for row in rows]) for name, x in extra]
+        for (name, y), result in zip(outputs, self._evaluated(loaded), strict=True):
+            for n, row in enumerate(rows):
+                self._store(name, y, row, t, result.shuffle(range(n * t.lanes, (n + 1) * t.lanes)))
 
     def put(self, row: Operand, t: Tile, sums: Val) -> None:
         """Finish the sums of ``row`` at the columns of ``t``; its mask excludes columns that do not exist."""
@@ -258,9 +285,12 @@ class BoundEpilogue:
 
     def results(self, row: Operand, t: Tile, sums: Val) -> list[Val]:
         """The values of the outputs for the sums of ``row`` at the columns of ``t``."""
-        k, e = self.k, self.epilogue
-        expression, count = e.expression, len(e.extra)
-        values = [sums, *(self._load(name, x, row, t) for name, x in e.names[:count])]
+        names = self.epilogue.names[: len(self.epilogue.extra)]
+        return self._evaluated([sums, *(self._load(name, x, row, t) for name, x in names)])
+
+    def _evaluated(self, values: list[Val]) -> list[Val]:
+        """The values of the outputs for those of the operands."""
+        k, expression = self.k, self.epilogue.expression
         for step in expression.steps:
             assert isinstance(step, Apply), "an epilogue works element by element"
             types = [expression.dtype_of(i) for i in step.args]
@@ -313,3 +343,10 @@ class BoundEpilogue:
 
     def _existing(self, t: Tile) -> Val:
         return self.k.min(self.n - t.index, t.lanes)
+
+
+def _concatenated(parts: Sequence[Val]) -> Val:
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole.shuffle(range(whole.lanes + part.lanes), part)
+    return whole

@@ -29,6 +29,8 @@ from sardonyx.records import Record
 
 NCHW, PACKED = "nchw", "packed"
 """Stride classes besides those of ``Access``: an NCHW operand, and a packed image."""
+TOGETHER = 2
+"""Pixels that an expensive epilogue finishes at a time."""
 MICRO_TILE = HALF * PANEL
 """Sums of 16 pixels and 32 filters."""
 
@@ -126,7 +128,7 @@ class ImageEpilogue(BoundEpilogue):
         self._room = n if args.layout is None else args.layout.room
         """Channels of a pixel of the image that is written."""
         names = [name for name, x in epilogue.names if x.columns == NCHW]
-        self.is_wide = not names and not epilogue.is_expensive
+        self.is_wide = not names
         """Whether 32 filters are finished at a time."""
         self.micro_tiles = {name: spare.at(i * MICRO_TILE) for i, name in enumerate(names)}
         self.staging = k.local(f32, HALF * HALF)
@@ -164,7 +166,8 @@ class ImageEpilogue(BoundEpilogue):
 
         A pixel of an image in one term is then written as a whole cache line.
         """
-        self.rows(sums, PANEL, x, count, Tile(first, PANEL, None))
+        together = TOGETHER if self.epilogue.is_expensive else 1
+        self.rows(sums, PANEL, x, count, Tile(first, PANEL, None), together=together)
 
     def transpose_in(self, x: Val, count: Val, first: Val) -> None:
         """Transpose NCHW operands into scratch memory: ``count`` pixels from ``x`` on, 32 filters from ``first`` on."""

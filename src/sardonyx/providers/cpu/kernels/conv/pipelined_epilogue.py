@@ -44,7 +44,7 @@ def pace_of(epilogue: Epilogue, steps: int, *, is_full: bool) -> int:
     """
     if epilogue.is_expensive:
         is_apart = all(
-            x.columns in (UNIT, PACKED) or (x.columns == BROADCAST and not x.is_row_invariant)
+            x.columns in (UNIT, PACKED) or (x.columns == BROADCAST and (x.is_scalar or not x.is_row_invariant))
             for _, x in epilogue.names
         )
     else:
