@@ -213,8 +213,17 @@ CONTRIB = (
 )
 """Fusions into onnxruntime's own operators, for models that are saved in its spelling."""
 
-INTEGERS = ("MultiplyIntegers", "MultiplyIntegersAdd", "ConvolveIntegers", "FoldDequantize", "RemoveDeadCode")
-"""For providers with integer kernels: integer products; other constants are dequantized once."""
+INTEGERS = (
+    "SinkDequantize",
+    "CancelQuantization",
+    "MultiplyIntegers",
+    "MultiplyIntegersAdd",
+    "ConvolveIntegers",
+    "FoldDequantize",
+    "RemoveDeadCode",
+)
+"""For providers with integer kernels: integers are rearranged and multiplied as such; other constants are dequantized
+once."""
 
 IMAGES = ("JoinConvs", "JoinDepthwiseConvs", "ConvolveBeforeResize")
 """For providers with channels along vector lanes, and with convolutions that add to their output."""

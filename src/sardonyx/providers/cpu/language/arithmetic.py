@@ -96,7 +96,10 @@ class Arithmetic:
             return self._val(text.repeated(v.ir, lanes), v.dtype, lanes)
         undefined = text.undefined(text.vector_of(v.type, lanes))
         one = self.b.insert(undefined, v.ir, I32(0))
-        return self._val(self.b.shuffle(one, undefined, [0] * lanes), v.dtype, lanes)
+        made = self._val(self.b.shuffle(one, undefined, [0] * lanes), v.dtype, lanes)
+        if v.dtype is u8:
+            self._kernel.keep_origin(v, made)
+        return made
 
     def pack(self, parts: Sequence[Val]) -> Val:
         """A vector of scalars."""

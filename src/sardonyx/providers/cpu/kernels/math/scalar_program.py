@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from sardonyx.dtypes import DType
 from sardonyx.ir.scalar import Program, Step, Type
-from sardonyx.providers.cpu.kernels.math import functions, integers, quantization
+from sardonyx.providers.cpu.kernels.math import byte_lookup, functions, integers, quantization
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.float_formats import F32
 from sardonyx.providers.cpu.language.values import NARROW, SMALL, Val, bf16, bool_, f32, f64, register_dtype
@@ -43,7 +43,9 @@ def supported(program: Program, dtypes: Sequence[DType]) -> str | None:
     return None
 
 
-_QUANTIZATION = {"quantize": quantization.quantize, "dequantize": quantization.dequantize}
+_QUANTIZATION = {
+    "quantize": quantization.quantize, "dequantize": quantization.dequantize, "lookup": byte_lookup.lookup,
+}  # fmt: skip
 _MOVES = frozenset(("arg", "cast", "copy", "where"))
 
 
