@@ -87,7 +87,8 @@ class _Fusion:
         second = self.groups[i]
         if not isinstance(second, Loop) or self._is_left_to_readers(second):
             return False
-        for p in dict.fromkeys(w for v in second.inputs for w in self.writers.get(v.storage, ())):
+        producers = dict.fromkeys(w for v in second.inputs for w in self.writers.get(v.storage, ()))
+        for p in sorted(producers, key=lambda p: not self._is_left_to_readers(self.groups[p])):
             first = self.groups[p]
             if not isinstance(first, (Loop, EpilogueGroup)) or p == i:
                 continue
@@ -107,8 +108,10 @@ class _Fusion:
                 return True
         return False
 
-    def _is_left_to_readers(self, loop: Loop) -> bool:
+    def _is_left_to_readers(self, loop: Group | None) -> bool:
         """Whether a loop only dequantizes bytes, for loops alone: it is fused into those, which then read bytes."""
+        if not isinstance(loop, Loop):
+            return False
         whole = [v for v in loop.inputs if any(v.strides)]
         if loop.reduced or len(whole) != 1 or len(loop.outputs) != 1 or whole[0].dtype not in BYTES:
             return False

@@ -350,11 +350,13 @@ class Buf:
             k.remember_origin(raw, self.with_pointer(p))
         return _widened(k, raw, self.dtype, lanes)
 
-    def load_fixed(self, at: int, lanes: int) -> Val:
+    def load_fixed(self, at: int = 0, lanes: int = 1) -> Val:
         """Load elements that nobody writes while the kernel runs: in front of all loops."""
         k, p = self.k, self._address(at)
         self._check(p, lanes, None)
         raw = k.b.load_fixed(p, vector(memory_type(self.dtype), lanes), _align(self.dtype))
+        if lanes == 1 and self.dtype is u8:
+            k.remember_origin(raw, self.with_pointer(p))
         return _widened(k, raw, self.dtype, lanes)
 
     def store(
@@ -414,11 +416,6 @@ class Buf:
     def line_offset(self) -> Val:
         """The offset from the start of its cache line."""
         return self.address() & (LINE_NBYTES - 1)
-
-    def load_fixed(self) -> Val:
-        """The first element, which nobody writes while the kernel runs: it is loaded in front of all loops."""
-        raw = self.k.b.load_fixed(self._checked(0), memory_type(self.dtype), _align(self.dtype))
-        return _widened(self.k, raw, self.dtype, 1)
 
     # -- atomics
 

@@ -272,7 +272,11 @@ class BoundEpilogue:
         )
         k = self.k
         loaded = [_concatenated([sums.load(k.value(stride, i64) * n, t.lanes) for n in range(len(rows))])]
-        loaded += [_concatenated([self._load(name, x, row, t) for row in rows]) for name, x in extra]
+        for name, x in extra:
+            if name in self._single:
+                loaded.append(k.splat(self._single[name], t.lanes * len(rows)))
+            else:
+                loaded.append(_concatenated([self._load(name, x, row, t) for row in rows]))
         for (name, y), result in zip(outputs, self._evaluated(loaded), strict=True):
             for n, row in enumerate(rows):
                 self._store(name, y, row, t, result.shuffle(range(n * t.lanes, (n + 1) * t.lanes)))
