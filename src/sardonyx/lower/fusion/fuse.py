@@ -117,7 +117,7 @@ class _Fusion:
             return False
         (out,) = loop.outputs
         readers = [self.groups[r] for r in self.readers.get(out.storage, ())]
-        is_for_loops = bool(readers) and all(isinstance(g, Loop) and not g.reduced for g in readers)
+        is_for_loops = bool(readers) and all(isinstance(g, Loop) for g in readers)
         is_stored = out.storage.kind == "output" or out.storage in self.kept
         return out.dtype.is_float and is_for_loops and not is_stored
 
