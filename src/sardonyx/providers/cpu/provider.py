@@ -35,9 +35,10 @@ def slower_as_integers(node: Node) -> str | None:
     if node.op_type != "MatMulInteger" or chip.byte_dot or chip.amx:
         return None
     a = node.inputs[0]
-    rows = None if a is None or a.shape is None else a.shape[:-1]
-    few = rows is not None and all(isinstance(d, int) for d in rows) and math.prod(map(int, rows)) <= FEW_ROWS
-    return None if few else f"{chip.name} has no dot product of bytes: f32 products are quicker"
+    rows = [None] if a is None or a.shape is None else [d if isinstance(d, int) else None for d in a.shape[:-1]]
+    known = [d for d in rows if d is not None]
+    is_few = len(known) == len(rows) and math.prod(known) <= FEW_ROWS
+    return None if is_few else f"{chip.name} has no dot product of bytes: f32 products are quicker"
 
 
 class CpuProvider:
