@@ -172,3 +172,29 @@ def test_a_session_multiplies_integers_natively() -> None:
     feeds = random(graph)
     (want,), (got,) = run(graph, feeds), session.run(None, feeds)
     assert np.abs(got.astype(int) - want.astype(int)).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("cpu", "rows", "is_integer"),
+    [("haswell", 24, False), ("haswell", 2, True), ("cascadelake", 24, True), ("sapphirerapids", 24, True)],
+)
+def test_chips_without_byte_products_multiply_reals(
+    cpu: str, rows: int, is_integer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    monkeypatch.setenv("SARDONYX_CPU", cpu)
+    rng = np.random.default_rng(5)
+    weights = ", ".join(map(str, rng.integers(-128, 127, 24 * 6).tolist()))
+    body = constants(6) + (
+        f"w = Constant<value = int8[24, 6] {{{weights}}}>() a = DequantizeLinear(x, s, z) "
+        "b = DequantizeLinear<axis = 1>(w, t) c = MatMul(a, b) y = QuantizeLinear(c, o, z)"
+    )
+    text = f'<ir_version: 10, opset_import: ["" : 21]> g (uint8[{rows}, 24] x) => (uint8[{rows}, 6] y) {{ {body} }}'
+    session = sardonyx.InferenceSession(onnx.parser.parse_model(text).SerializeToString())
+    explanation = session.explain()
+    assert ("MatMulInteger" in explanation.counts()["cpu"]) == is_integer
+    assert is_integer == ("f32 products are quicker" not in str(explanation))
+    graph = parse(body, f"uint8[{rows}, 24] x", "uint8[] y")
+    x = rng.integers(0, 255, (rows, 24), np.uint8)
+    (want,), (got,) = run(graph, {"x": x}), session.run(None, {"x": x})
+    assert np.abs(got.astype(int) - want.astype(int)).max() <= 1

@@ -38,6 +38,26 @@ CASES = {
         + END,
         "int8[33, 20] x1, int8[20, 45] x2",
     ),
+    "behind a product of one column": (
+        "q = MatMulInteger(x1, x2) n = Cast<to = 1>(q) v = QuantizeLinear(n, r, z) "
+        + CHAIN.replace("(x,", "(v,")
+        + END,
+        "int8[33, 20] x1, int8[20, 1] x2",
+    ),
+    "behind a convolution": (
+        "q = ConvInteger(x1, x2) n = Cast<to = 1>(q) v = QuantizeLinear(n, r, z) " + CHAIN.replace("(x,", "(v,") + END,
+        "uint8[2, 3, 9, 9] x1, int8[6, 3, 3, 3] x2",
+    ),
+    "behind a convolution to a pixel": (
+        "q = ConvInteger(x1, x2) n = Cast<to = 1>(q) v = QuantizeLinear(n, r, z) " + CHAIN.replace("(x,", "(v,") + END,
+        "uint8[1, 3, 5, 5] x1, int8[6, 3, 5, 5] x2",
+    ),
+    "behind a product of one row": (
+        "q = MatMulInteger(x1, x2) n = Cast<to = 1>(q) v = QuantizeLinear(n, r, z) "
+        + CHAIN.replace("(x,", "(v,")
+        + END,
+        "int8[1, 20] x1, int8[20, 33] x2",
+    ),
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import time
 import weakref
@@ -22,6 +23,22 @@ from sardonyx.providers.cpu.runtime.team import Settings, limit
 if TYPE_CHECKING:
     from sardonyx.lower.analysis.facts import GraphFacts
     from sardonyx.optimize.report import Report
+
+
+FEW_ROWS = 4
+"""Rows up to which a product takes as long as its weights are read, of which bytes are a quarter of f32."""
+
+
+def slower_as_integers(node: Node) -> str | None:
+    """Why the product of integers takes longer than one of f32 numbers on this chip; None if it does not."""
+    chip = isa.current()
+    if node.op_type != "MatMulInteger" or chip.byte_dot or chip.amx:
+        return None
+    a = node.inputs[0]
+    rows = [None] if a is None or a.shape is None else [d if isinstance(d, int) else None for d in a.shape[:-1]]
+    known = [d for d in rows if d is not None]
+    is_few = len(known) == len(rows) and math.prod(known) <= FEW_ROWS
+    return None if is_few else f"{chip.name} has no dot product of bytes: f32 products are quicker"
 
 
 class CpuProvider:
@@ -114,6 +131,8 @@ class CpuProvider:
                 if node not in mine:
                     is_inner = node is not None and node.graph is not graph
                     return "it is in a control-flow body" if is_inner else "another provider runs it"
+            if why := next((found for found in map(slower_as_integers, made) if found), None):
+                return why
             mine.update(made)
             return None
 

@@ -63,6 +63,12 @@ class Access(Record):
     """An output that is written with non-temporal stores."""
 
     @staticmethod
+    def of_operand(matrix: Matrix, n: Known) -> Access:
+        """Of a further operand. A scalar is one in a matrix of one column, too."""
+        found = Access.of(matrix, n)
+        return replace(found, columns=BROADCAST) if matrix.row == 0 and matrix.column == 0 else found
+
+    @staticmethod
     def of(matrix: Matrix, n: Known) -> Access:
         is_row_invariant = matrix.row == 0
         if matrix.stride_class:
@@ -123,7 +129,7 @@ class Epilogue(Record):
     ) -> tuple[Epilogue, EpilogueArgs[Ref, Known]]:
         """The epilogue over matrices of ``n`` columns, and its run-time operands."""
         stored = (replace(Access.of(y, n), is_row_invariant=False) for y in outputs)
-        made = Epilogue(expression, tuple(Access.of(x, n) for x in extra), tuple(stored), batch_axes)
+        made = Epilogue(expression, tuple(Access.of_operand(x, n) for x in extra), tuple(stored), batch_axes)
         return made, operands_of(extra, outputs)
 
     @cached_property

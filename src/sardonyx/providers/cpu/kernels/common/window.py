@@ -169,7 +169,7 @@ class WindowGeometry(Record):
         columns = self.size[1] if self.rows_are_contiguous and self.size[2] == 1 else self.size[2]
         made = Epilogue(
             group.epilogue,
-            tuple(Access.of(m, columns) for m in extra),
+            tuple(Access.of_operand(m, columns) for m in extra),
             tuple(Access.of(m, columns) for m in outputs),
             3,
         )

@@ -6,7 +6,7 @@ one tile of as many rows. Where the last micro-tile lacks rows, its tiles begin 
 twice.
 
 A step loads 4 KiB for four tile products. So B is K-blocked: a K-block of 24 KiB stays in L1 for all row panels of a
-block. A comes from L2, and sums are kept in scratch memory between K-blocks.
+block, which prefetch the next one between them. A comes from L2, and sums are kept in scratch memory between K-blocks.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from sardonyx.ir import dims
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import Problem
 from sardonyx.providers.cpu.kernels.gemm.vector import RowBlocking
+from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.quantized.gemm import Int8GemmArgs, int8_args
 from sardonyx.providers.cpu.kernels.quantized.pack import QUAD
 from sardonyx.providers.cpu.language.amx import LANES, ROW_NBYTES, ROWS, Tiles
@@ -32,6 +33,8 @@ KC = 12 * ROW_NBYTES
 MICRO_TILE = PANEL * PANEL
 BLOCK = 8
 """Row panels of a block: their sums take 32 KiB."""
+LINES = 8
+"""Lines of the next K-block that a step prefetches, at least."""
 C, A, B = 0, 4, 6
 """The first tile of the sums, of A and of B."""
 
@@ -74,13 +77,15 @@ def gemm_int8_amx(k: Kernel, args: Int8GemmArgs[Buf, Val], *, a_dtype: DType, ep
         b = args.b.at(batch).at((panel * (depth + QUAD) + QUAD) * PANEL)
         with k.loop(0, k.max(depth, 1), KC) as start:
             length = k.min(depth - start, KC)
+            here, lines = b.at(start * PANEL), ceil_div(k.const(PANEL), k.max(bottom - top, 1))
             with k.loop(top, bottom) as at:
                 micro_tile = MicroTile(tiles, sums.at((at - top) * MICRO_TILE), start > 0, a_dtype)
                 rows = [a.at(first_row(k, at * PANEL + r, m) * a_row + start) for r in (0, ROWS)]
                 with k.either(is_short) as (short, whole):
                     for branch, count in ((short, 1), (whole, 2)):
                         with branch:
-                            micro_tile.add(rows[:count], a_row, b.at(start * PANEL), length)
+                            ahead = here.at(KC * PANEL + (at - top) * lines * length)
+                            micro_tile.add(rows[:count], a_row, here, length, ahead, lines)
         finish, columns = BoundEpilogue(k, epilogue, args.epilogue, n, batch), k.min(n - panel * PANEL, PANEL)
         with k.loop(top * PANEL, k.min(m, bottom * PANEL), ROWS) as row:
             found = sums.at((row - top * PANEL + row - first_row(k, row, m)) * PANEL)
@@ -103,8 +108,13 @@ class MicroTile:
         self.tiles, self.sums, self.accumulates = tiles, sums, accumulates
         self.signs = a_dtype, b_dtype
 
-    def add(self, a: list[Buf], a_row: Val, b: Buf, length: Val) -> None:
-        """Add the products of one or two tiles of rows with two of columns, along ``length`` elements."""
+    def add(
+        self, a: list[Buf], a_row: Val, b: Buf, length: Val, ahead: Buf | None = None, lines: Val | None = None
+    ) -> None:
+        """Add the products of one or two tiles of rows with two of columns, along ``length`` elements.
+
+        A step prefetches ``lines`` lines from ``ahead`` on.
+        """
         k, tiles = self.tiles.k, self.tiles
         places = [(C + 2 * r + c, r, c) for r in range(len(a)) for c in range(2)]
         with k.either(self.accumulates) as (later, first):
@@ -115,6 +125,12 @@ class MicroTile:
                 for t, _, _ in places:
                     tiles.zero(t)
         with k.loop(0, length, ROW_NBYTES) as p:
+            if ahead is not None and lines is not None:
+                near = ahead.at(p * lines)
+                for i in range(LINES):
+                    near.prefetch(i * ROW_NBYTES)
+                with k.loop(LINES, lines) as line:
+                    near.prefetch(line * ROW_NBYTES)
             for c in range(2):
                 tiles.load(B + c, b.at(p * PANEL + c * LANES * QUAD), PANEL * QUAD)
             for r, row in enumerate(a):
