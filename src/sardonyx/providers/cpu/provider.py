@@ -32,8 +32,10 @@ FEW_ROWS = 4
 def slower_as_integers(node: Node) -> str | None:
     """Why the product of integers takes longer than one of f32 numbers on this chip; None if it does not."""
     chip = isa.current()
-    if node.op_type != "MatMulInteger" or chip.byte_dot or chip.amx:
+    if node.op_type not in ("MatMulInteger", "ConvInteger") or chip.byte_dot or chip.amx:
         return None
+    if node.op_type == "ConvInteger":
+        return f"{chip.name} has no dot product of bytes: f32 convolutions are quicker"
     a = node.inputs[0]
     rows = [None] if a is None or a.shape is None else [d if isinstance(d, int) else None for d in a.shape[:-1]]
     known = [d for d in rows if d is not None]
