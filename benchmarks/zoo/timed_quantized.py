@@ -1,0 +1,66 @@
+"""Timed models as onnxruntime's quantizers rewrite them: per-channel weights, all operators that it quantizes.
+
+    python -m benchmarks.zoo timed --out FLOATS resnet50 mobilenetv2 efficientnet-b0 bert minilm vit
+    python -m benchmarks.zoo quantized --floats FLOATS --out DIR [resnet50-qdq bert-dynamic ...]
+    python -m benchmarks.compare --folder DIR
+
+NAME-qdq and NAME-qoperator are static, calibrated on the feeds that are timed; NAME-dynamic, of transformers, is
+dynamic. Feeds lie beside a model. Files that exist are kept. Needs onnxruntime.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from benchmarks.compare.cases import CASES, Case, store, stored
+from benchmarks.zoo.quantized import dynamic, static
+
+IMAGES, TRANSFORMERS = ("resnet50", "mobilenetv2", "efficientnet-b0"), ("bert", "minilm", "vit")
+FORMS = ("qdq", "qoperator", "dynamic")
+NAMES = tuple(
+    f"{model}-{form}"
+    for model in (*IMAGES, *TRANSFORMERS)
+    for form in FORMS
+    if form != "dynamic" or model in TRANSFORMERS
+)
+
+
+def build(name: str, floats: Path, out: Path) -> None:
+    model, _, form = name.rpartition("-")
+    path = out / f"{name}.onnx"
+    case = next(case for case in CASES if case.model == model)
+    feeds = stored(case.feeds(floats), "in")
+    if not path.exists():
+        part = path.with_suffix(".part.onnx")
+        base = case.onnx(floats)
+        if form == "dynamic":
+            dynamic(base, part, feeds)
+        else:
+            static(base, part, feeds, {"qdq": "QDQ", "qoperator": "QOperator"}[form])
+        part.replace(path)
+    store(Case.of(name).feeds(out), **{"in": feeds})
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("names", nargs="*", help=f"models to build: {', '.join(NAMES)}")
+    add("--floats", type=Path, required=True, help="the folder of the timed models")
+    add("--out", type=Path, default=Path("zoo"))
+
+
+def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    if unknown := set(args.names) - set(NAMES):
+        parser.error(f"no such model: {', '.join(sorted(unknown))}")
+    args.out.mkdir(parents=True, exist_ok=True)
+    failures = 0
+    for name in args.names or NAMES:
+        try:
+            build(name, args.floats, args.out)
+            print(name, flush=True)
+        except Exception as error:
+            failures += 1
+            print(f"{name}: {type(error).__name__}: {str(error)[:500]}", flush=True)
+    sys.exit(bool(failures))
