@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from sardonyx.providers.cpu.kernels.conv.packed_image import PackedImageLayout, most_compact, window_tiles
+from sardonyx.providers.cpu.kernels.conv.packed_image import ImageFormat, PackedImageLayout, most_compact, window_tiles
 from tests.providers.cpu.compiled import Compiled, forcing
 from tests.providers.cpu.running import Array
 from tests.providers.cpu.test_conv import Case, expected, shape
@@ -151,5 +151,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_pixel_strides_suit_the_readers(name: str) -> None:
     channels, windows, close, tiles = LAYOUTS[name]
-    found = most_compact(PackedImageLayout(1, 1, channels, (1, 8, 8), (0, 0, 0), (0, 0, 0)), windows)
+    found = most_compact(
+        PackedImageLayout(ImageFormat.of_terms(1), 1, channels, (1, 8, 8), (0, 0, 0), (0, 0, 0)), windows
+    )
     assert (found.compact, sum(window_tiles(found, *window) for window in windows)) == (close, tiles)

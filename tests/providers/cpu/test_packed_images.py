@@ -36,7 +36,7 @@ def there_and_back(
     k: Kernel, x: Buf, image: Buf, y: Buf, channels: Val, block: Val, term: Val, room: Val, *, terms: int
 ) -> None:
     """The channels of one pixel into terms, and out of them."""
-    pixels = PackedPixels(block, term, terms)
+    pixels = PackedPixels(block, term, terms, bf16)
     with k.loop(0, channels, 16) as c:
         t = Tile(c, 16, k.mask(channels - c, 16))
         pixels.store(image, room, t, x.load(t))
@@ -255,7 +255,7 @@ def test_pixel_tables(name: str, words: list[int], is_dense: list[bool], is_line
     steps = Net(BLOCKS[name], "medium", 64).compiled.steps
     statics = [dict(step.spec.statics) for step in steps if step.spec.name == "conv_amx"]
     told = [found["places"] for found in statics if found["pace"]]
-    assert [one.many for one in told] == words
+    assert [one.columns for one in told] == words
     assert [one.is_dense for one in told] == is_dense
     assert [one.is_line for one in told] == is_line
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sardonyx.providers.cpu.kernels.conv.packed_image import PackedImageLayout
+from sardonyx.providers.cpu.kernels.conv.packed_image import ImageFormat, PackedImageLayout
 from sardonyx.providers.cpu.kernels.conv.stride_phases import StridePhases
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Memory
@@ -84,14 +84,14 @@ def test_any_number_of_images(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 )  # fmt: skip
 def test_profitable_shapes(channels: int, filters: int, taps: int, size: int, pays: bool) -> None:
     """Rows of seven leave half of a tile empty, and those of 14 or 64 little; few filters are not worth the copy."""
-    image = PackedImageLayout(1, 1, channels, (1, 2 * size, 2 * size), (0, 1, 1), (0, 1, 1))
+    image = PackedImageLayout(ImageFormat.of_terms(1), 1, channels, (1, 2 * size, 2 * size), (0, 1, 1), (0, 1, 1))
     phases = StridePhases.of(image, (1, taps, taps), (1, 2, 2), (1, 1, 1), (1, size, size))
     assert phases is not None
     assert phases.pays(channels // 32 * taps**2, filters, (1, size, size)) == pays
 
 
 def test_nodes_that_are_not_folded() -> None:
-    image = PackedImageLayout(1, 1, 64, (1, 14, 14), (0, 1, 1), (0, 1, 1))
+    image = PackedImageLayout(ImageFormat.of_terms(1), 1, 64, (1, 14, 14), (0, 1, 1), (0, 1, 1))
     window = (1, 3, 3), (1, 2, 2), (1, 1, 1), (1, 7, 7)
     assert StridePhases.of(image, *window) is not None
     for other in (replace(image, terms=3), replace(image, compact=8), replace(image, size=(2, 14, 14))):

@@ -159,7 +159,7 @@ VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
     ),
     CentredConvolution: (Variant("quantized.depthwise_nhwc", quantized_depthwise.steps, quantized_depthwise.supports),),
     IntegerConvolution: (
-        Variant("quantized.conv_on_tiles", on_tiles.steps, on_tiles.supports),
+        Variant("conv.on_tiles", on_tiles.steps, on_tiles.supports),
         Variant("quantized.conv", quantized_conv.steps),
     ),
     LinearAttention: (Variant("attention.linear", linear.steps),),

@@ -114,7 +114,7 @@ class _Kinds(Record):
         on_tiles = {
             number: conv_on_tiles.format_of(g, analysis)
             for number, (g, name) in fixed.items()
-            if name in ("conv.on_tiles", "quantized.conv_on_tiles", summed_pair.NAME)
+            if name in ("conv.on_tiles", summed_pair.NAME)
         }
         sliding = {id(g) for g in groups if _slides(g, analysis)}
         pools = [g for g in groups if isinstance(g, Pool) and id(g) in sliding and g.kind == MAX]

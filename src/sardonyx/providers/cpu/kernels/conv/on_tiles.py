@@ -59,7 +59,7 @@ LEAST_ROWS = {1: 0.05, 2: 0.15, 3: 0.35}
 SLICES_EASE = 0.4
 """Factor on ``LEAST_GAIN`` for int8 slices, whose products take less time."""
 Asked = Callable[[Convolution, Analysis], Refusal | None]
-VARIANTS = ("conv.int8_slices", "conv.on_tiles", "quantized.conv_on_tiles")
+VARIANTS = ("conv.int8_slices", "conv.on_tiles")
 """The kernel variants on tiles."""
 LEAST_DEPTH, LEAST_CHANNELS = 2 * int8_slices.STEP, 0.7
 """Numbers of a sum from which those of slices, four for each, are put together in little time; and share of the
