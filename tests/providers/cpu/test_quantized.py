@@ -16,8 +16,8 @@ from sardonyx.providers.cpu.language.amx import Tiles
 from sardonyx.providers.cpu.language.dsl import Kernel, kernel
 from sardonyx.providers.cpu.language.values import Buf
 from tests.comparing import assert_same
-from tests.lower.test_quantized import CASES, Case
-from tests.providers.cpu.compiled import Compiled
+from tests.lower.test_quantized import CASES, PRODUCTS, Case, product
+from tests.providers.cpu.compiled import Compiled, forcing
 from tests.providers.cpu.test_amx import CHIP
 
 Array = np.ndarray[Any, Any]
@@ -153,3 +153,19 @@ def test_numbers_are_divided_by_the_scale(dtype: str, cpu: str) -> None:
                 np.testing.assert_array_equal(q, whole.astype(dtype), f"{scale} {zero}")
                 np.testing.assert_array_equal(d, (whole - np.float32(zero)) * s)
                 np.testing.assert_array_equal(e, (whole - np.float32(3)) * np.float32(0.37))
+
+
+@pytest.mark.parametrize("variant", ["gemm_amx_pipelined", "gemm_amx", "gemm"])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_by_each_variant(name: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    forcing(monkeypatch, f"quantized.{variant}")
+    check(PRODUCTS[name], CHIPS[-1], 3, checked=True)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(1, 64, 32), (17, 3, 1), (31, 700, 33), (33, 1600, 95), (130, 65, 600), (600, 64, 40)]
+)
+def test_pipelined_epilogues_of_all_rows(sizes: tuple[int, int, int]) -> None:
+    """Macro-tiles and K-blocks that are whole, and some that are not."""
+    m, k, n = sizes
+    check(product("uint8", "int8", m, k, n, each=True), CHIPS[-1], 2, checked=True)

@@ -72,6 +72,7 @@ from sardonyx.providers.cpu.kernels.quantized import conv as quantized_conv
 from sardonyx.providers.cpu.kernels.quantized import depthwise_nhwc as quantized_depthwise
 from sardonyx.providers.cpu.kernels.quantized import gemm as quantized_gemm
 from sardonyx.providers.cpu.kernels.quantized import gemm_amx as quantized_gemm_amx
+from sardonyx.providers.cpu.kernels.quantized import gemm_amx_pipelined
 from sardonyx.providers.cpu.kernels.recurrent import recurrence
 from sardonyx.providers.cpu.kernels.trees import forest
 from sardonyx.providers.cpu.program.analysis import Analysis, either
@@ -111,6 +112,7 @@ VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
     ),
     BitCast: (Variant("loops.bit_cast", loop.bit_cast_steps),),
     Contraction: (
+        _product("quantized.gemm_amx_pipelined", gemm_amx_pipelined.steps, gemm_amx_pipelined.supports),
         _product("quantized.gemm_amx", quantized_gemm_amx.steps, quantized_gemm_amx.supports),
         _product("quantized.gemm", quantized_gemm.steps, quantized_gemm.supports),
         _product("gemm.int8_slices", int8_slices.steps, int8_slices.supports, pays=int8_slices.pays, few=_FEW_ROWS),

@@ -79,11 +79,15 @@ class PipelinedEpilogue:
         with self.k.loop_while(self.is_open):
             self._next(self.k.const(PANEL))
 
+    def _sums(self, row: Val) -> Buf:
+        """The sums of the next row, which is ``row`` of the matrix."""
+        return self.scratch.at(self.sums.get())
+
     def _next(self, rows: Val) -> None:
         k, i, top, column = self.k, self.i.get(), self.top.get(), self.column.get()
         rows = k.min(rows, PANEL - i)
         row, left = top * PANEL + i, column * PANEL
-        self.finish.micro_tile(self.scratch.at(self.sums.get()), row, k.min(rows, self.m - row), left)
+        self.finish.micro_tile(self._sums(row), row, k.min(rows, self.m - row), left)
         is_tile_end, is_column = (i + rows).eq(PANEL), top.eq(self.last.get())
         next_top, next_column = k.select(is_column, self.first.get(), top + 1), k.select(is_column, column + 1, column)
         self.left += -rows

@@ -11,6 +11,8 @@ block, which prefetch the next one between them. A comes from L2, and sums are k
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
@@ -109,11 +111,18 @@ class MicroTile:
         self.signs = a_dtype, b_dtype
 
     def add(
-        self, a: list[Buf], a_row: Val, b: Buf, length: Val, ahead: Buf | None = None, lines: Val | None = None
+        self,
+        a: list[Buf],
+        a_row: Val,
+        b: Buf,
+        length: Val,
+        ahead: Buf | None = None,
+        lines: Val | None = None,
+        between: Callable[[], None] | None = None,
     ) -> None:
         """Add the products of one or two tiles of rows with two of columns, along ``length`` elements.
 
-        A step prefetches ``lines`` lines from ``ahead`` on.
+        A step prefetches ``lines`` lines from ``ahead`` on, and emits what ``between`` does.
         """
         k, tiles = self.tiles.k, self.tiles
         places = [(C + 2 * r + c, r, c) for r in range(len(a)) for c in range(2)]
@@ -137,6 +146,8 @@ class MicroTile:
                 tiles.load(A + r, row.at(p), a_row)
                 for c in range(2):
                     tiles.dot_bytes(C + 2 * r + c, A + r, B + c, *self.signs)
+            if between is not None:
+                between()
         for t, r, c in places:
             tiles.store(t, self._at(r, c), PANEL * 4)
 
