@@ -94,7 +94,11 @@ def test_nodes_that_are_not_folded() -> None:
     image = PackedImageLayout(ImageFormat.of_terms(1), 1, 64, (1, 14, 14), (0, 1, 1), (0, 1, 1))
     window = (1, 3, 3), (1, 2, 2), (1, 1, 1), (1, 7, 7)
     assert StridePhases.of(image, *window) is not None
-    for other in (replace(image, terms=3), replace(image, compact=8), replace(image, size=(2, 14, 14))):
+    for other in (
+        replace(image, format=ImageFormat.of_terms(3)),
+        replace(image, compact=8),
+        replace(image, size=(2, 14, 14)),
+    ):
         assert StridePhases.of(other, *window) is None
     assert StridePhases.of(image, (1, 3, 3), (1, 1, 1), (1, 1, 1), (1, 14, 14)) is None
     assert StridePhases.of(image, (1, 3, 3), (1, 2, 2), (1, 2, 2), (1, 7, 7)) is None
