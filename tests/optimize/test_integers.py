@@ -149,6 +149,15 @@ def test_sums_of_unknown_length_that_may_not_fit_are_errors() -> None:
         assert np.abs(got - want).max() <= 1
 
 
+def test_products_that_stay_in_reals_say_why() -> None:
+    body = (
+        "w = Constant<value = int8[3, 2] {1, -2, 3, 4, -5, 6}>() s = Constant<value = float {0.5}>() "
+        "a = DequantizeLinear(w, s) y = MatMul(x, a)"
+    )
+    report = manager.run(parse(body, "float[4, 3] x", "float[] y"), INTEGERS)
+    assert [d.reason for d in report.declined] == ["the weights are dequantized, the other operand is not"]
+
+
 def test_dequantized_constants_are_computed_once() -> None:
     body = (
         "w = Constant<value = int8[3, 2] {1, -2, 3, 4, -5, 6}>() s = Constant<value = float {0.5}>() "
