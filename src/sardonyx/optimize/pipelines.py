@@ -25,6 +25,7 @@ from sardonyx.optimize.fusions import (
     norm,
     pad,
     positions,
+    quantization,
     reductions,
     reshapes,
     rotary,
@@ -213,7 +214,19 @@ CONTRIB = (
 )
 """Fusions into onnxruntime's own operators, for models that are saved in its spelling."""
 
-INTEGERS = ("MultiplyIntegers", "MultiplyIntegersAdd", "ConvolveIntegers", "FoldDequantize", "RemoveDeadCode")
+INTEGERS = (
+    "FoldQuantize",
+    "QuantizeConcatenated",
+    "SinkDequantize",
+    "CancelQuantization",
+    "SinkConstantDequantize",
+    "MultiplyIntegers",
+    "MultiplyIntegersAdd",
+    "ConvolveIntegers",
+    "ReportRealProducts",
+    "FoldDequantize",
+    "RemoveDeadCode",
+)
 """For providers with integer kernels: integer products; other constants are dequantized once."""
 
 IMAGES = ("JoinConvs", "JoinDepthwiseConvs", "ConvolveBeforeResize")
@@ -304,6 +317,7 @@ _MODULES = (
     norm,
     pad,
     positions,
+    quantization,
     quantized,
     quantized_blocks,
     quantized_matmul,

@@ -8,6 +8,7 @@ is always signed: 128 is subtracted from unsigned numbers and from their zero po
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -190,6 +191,8 @@ class Matrices(Record):
         if is_column:
             b, out = views.inserted(b, 1), views.inserted(out, len(out.shape))
         low.require(f"{low.node.op_type}: the shapes of the operands do not fit", b.shape[-2], a.shape[-1])
+        if isinstance(b.shape[-2], int):  # constant weights are packed ahead for a depth that is known
+            a = replace(a, shape=(*a.shape[:-1], b.shape[-2]))
         return Matrices(a, b, out, is_row, is_column)
 
     def quantization_parameter(self, low: Lowering, view: View, *, rows: bool) -> View:

@@ -21,6 +21,8 @@ from sardonyx.optimize.pattern import Match, attribute
 from sardonyx.records import Record
 
 BYTES = (dtypes.i8, dtypes.u8)
+UNIT_TOLERANCE = 1e-6
+"""Relative rounding error of a product of two scales, compared with the scale that a quantizer stored for a bias."""
 MAX_TERMS = (1 << 31) // 255**2
 """Longest sum of products of bytes minus zero points that cannot overflow i32."""
 
@@ -42,7 +44,7 @@ def factor(node: Node, axis: int | None = None) -> Factor:
     """The result of a DequantizeLinear; ``axis`` may have a scale for each index."""
     q, scale, zero = node.inputs[0], node.inputs[1], node.input(2)
     assert q is not None and scale is not None
-    require(q.dtype in BYTES, "the integers are no bytes", q)
+    require(q.dtype in BYTES, f"products of {q.dtype} are not integer products", q)
     require(node.output.dtype is dtypes.f32 and scale.dtype is dtypes.f32, "the reals are not f32", node.output)
     require(q.rank is not None, "the rank is not known", q)
     found = Factor(q, scale, zero)
@@ -82,6 +84,24 @@ def units(op: Builder, a: Factor, b: Factor, after: int = 0) -> Value:
 
 def _real(op: Builder, sums: Value, unit: Value) -> Any:
     return op.Mul(op.Cast(sums, to=dtypes.f32.onnx), unit)
+
+
+def _integer_bias(v: Value | None, a: Factor, b: Factor, terms: Any) -> Value | None:
+    """The i32 constant of which a bias is dequantized in the units of the product, if the sums with it fit i32."""
+    node = v.producer if v is not None else None
+    if node is None or node.op_type != "DequantizeLinear" or node.domain or not (a.scale.is_const and b.scale.is_const):
+        return None
+    q, scale, zero = node.inputs[0], node.input(1), node.input(2)
+    if q is None or not q.is_const or q.dtype is not dtypes.i32 or q.rank != 1 or scale is None or not scale.is_const:
+        return None
+    if scale.dtype is not dtypes.f32 or (zero is not None and not (zero.is_const and not zero.numpy().any())):
+        return None
+    unit, given = a.scale.numpy().reshape(()) * b.scale.numpy().reshape(-1), scale.numpy().reshape(-1)
+    is_same = given.size in (1, q.numpy().size) and np.allclose(given, unit, rtol=UNIT_TOLERANCE, atol=0)
+    known = all(isinstance(d, int) for d in terms)
+    most = np.abs(q.numpy().astype(np.int64)).max(initial=0)
+    fits = known and int(most) + int(np.prod(terms, dtype=np.int64)) * 255**2 < 1 << 31
+    return q if is_same and fits else None
 
 
 class _Product(Fusion):
@@ -125,8 +145,12 @@ class MultiplyIntegersAdd(_Product):
         a, b = factor(m.node("left")), factor(m.node("right"), 0 if transposed[1] else 1)
         _require_terms((a.q.shape or ())[0 if transposed[0] else 1 :][:1], a.q)
         left, right = (op.Transpose(x.q, perm=[1, 0]) if t else x.q for x, t in zip((a, b), transposed, strict=True))
-        y = _real(op, op.MatMulInteger(left, right, a.zero, b.zero), units(op, a, b))
+        sums = op.MatMulInteger(left, right, a.zero, b.zero)
         alpha, beta = float(attribute(gemm, "alpha")), float(attribute(gemm, "beta"))
+        bias = _integer_bias(m.c, a, b, (a.q.shape or ())[0 if transposed[0] else 1 :][:1])
+        if bias is not None and alpha == beta == 1:
+            return _real(op, op.Add(sums, bias), units(op, a, b))
+        y = _real(op, sums, units(op, a, b))
         if alpha != 1:
             y = op.Mul(y, op.const(np.float32(alpha)))
         if m.c is None or beta == 0:
@@ -150,8 +174,12 @@ class ConvolveIntegers(_Product):
         assert w.q.rank is not None
         after = w.q.rank - 2
         point = None if x.zero is None else op.Reshape(x.zero, op.const(np.zeros(0, np.int64)))
-        y = _real(op, op.ConvInteger(x.q, w.q, point, w.zero, **conv.attrs), units(op, x, w, after))
-        return y if m.b is None else op.Add(y, op.Reshape(m.b, op.const([-1, *[1] * after])))
+        sums, columns = op.ConvInteger(x.q, w.q, point, w.zero, **conv.attrs), op.const([-1, *[1] * after])
+        bias = _integer_bias(m.b, x, w, (w.q.shape or ())[1:])
+        if bias is not None:
+            return _real(op, op.Add(sums, op.Reshape(bias, columns)), units(op, x, w, after))
+        y = _real(op, sums, units(op, x, w, after))
+        return y if m.b is None else op.Add(y, op.Reshape(m.b, columns))
 
 
 @optimization("FoldDequantize")
