@@ -122,6 +122,13 @@ CASES = {
         ROWS + "d = DequantizeLinear<axis = 0>(bi, sb, zb) "
         "c = Gemm<transB = 1>(xd, wd, d) " + Y, "5, 32", "MatMulInteger",
     ),
+    "limited integers": Case(
+        "q_x = QuantizeLinear(x, sx, zx) k_x = Clip(q_x, least, most) xd = DequantizeLinear(k_x, sx, zx) "
+        "q_wd = QuantizeLinear(w, sw, zs) k_w = Clip(q_wd, floor, top) wd = DequantizeLinear(k_w, sw, zs) "
+        f"c = {CONV}(xd, wd, b) " + Y
+    ),
+    "a rectified activation": Case(X + W + f"r = Relu(xd) c = {CONV}(r, wd, b) " + Y),
+    "a rectified activation of 0": Case(SIGNED_X + W + f"r = Relu(xd) c = {CONV}(r, wd, b) " + Y),
     "two activations": Case(
         X + "t = Transpose<perm = [0, 2, 1]>(xd) c = MatMul(xd, t) " + qdq("c", "y", "sp", "zy"), MATRIX,
         "MatMulInteger",
@@ -150,6 +157,7 @@ REAL = {
         X + qdq("columns", "wd", "sk", "zk", 0) + "c = MatMul(xd, wd) " + Y, MATRIX, "there is more than one scale (sk)"
     ),
 }  # fmt: skip
+CONSTANTS |= {"least": np.uint8(0), "most": np.uint8(127), "floor": np.int8(-20), "top": np.int8(20)}
 CONSTANTS |= {"sk": f32(np.arange(1, 33) * 0.001), "zk": np.zeros(32, np.int8)}
 
 

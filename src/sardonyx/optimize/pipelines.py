@@ -216,7 +216,9 @@ CONTRIB = (
 
 INTEGERS = (
     "FoldQuantize",
+    "FoldConstants",
     "QuantizeConcatenated",
+    "RectifyIntegers",
     "SinkDequantize",
     "CancelQuantization",
     "SinkConstantDequantize",

@@ -15,13 +15,14 @@ from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import TensorType
 from sardonyx.ops import registry
+from sardonyx.optimize.fusion import Fusion, fusion, require
 from sardonyx.optimize.manager import Log, optimization
-from sardonyx.optimize.pattern import attribute
+from sardonyx.optimize.pattern import Match, attribute
 
 PRODUCTS = frozenset({"Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
 OF_INTEGERS = frozenset({"Conv", "Gemm", "MatMul"})
 """Products with a form for integers."""
-ARRANGED = frozenset({"Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+ARRANGED = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 @optimization("FoldQuantize")
@@ -102,6 +103,27 @@ def _axis_after(node: Node, before: tuple[int, ...], axis: int) -> int | None:
     return None
 
 
+@fusion
+class RectifyIntegers(Fusion):
+    """Relu(DequantizeLinear(q, s, z))  ->  DequantizeLinear(Max(q, z), s, z), so that a product may read integers."""
+
+    shares = True
+
+    def pattern(self, op: Any, q: Any, s: Any) -> Any:
+        return op.Relu(op.DequantizeLinear(q, s, op.optional("z"), name="real"), name="relu")
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        real, zero = m.node("real"), m.values.get("z")
+        dtype = m.q.dtype
+        require(dtype is not None and dtype.is_integer and dtype.bits == 8, "the integers are no bytes", m.q)
+        require(m.s.is_scalar_const and 0 < m.s.item() < np.inf, "there is no positive scale for all elements", m.s)
+        require(zero is None or zero.is_scalar_const, "the zero point is not a constant", zero or m.q)
+        least = np.zeros((), dtype.numpy) if zero is None else zero.numpy().reshape(())
+        rectified = op.Max(m.q, op.const(least))
+        rectified.type = m.q.type
+        return op.DequantizeLinear(rectified, m.s, zero, **real.attrs)
+
+
 @optimization("QuantizeConcatenated")
 def quantize_concatenated(graph: Graph, log: Log) -> None:
     """QuantizeLinear(Concat(x, ...), s, z)  ->  Concat(QuantizeLinear(x, s, z), ...): what is joined is smaller."""
@@ -143,18 +165,24 @@ def report_real_products(graph: Graph, log: Log) -> None:
             log.declined(node, _reason(node, operands, sources))
 
 
+def _source(v: Value) -> Value:
+    """The value whose elements this one has, rearranged or not."""
+    while v.producer is not None and v.producer.op_type in ARRANGED and not v.producer.domain:
+        x = v.producer.inputs[0]
+        assert x is not None
+        v = x
+    return v
+
+
 def _dequantize_of(v: Value) -> Node | None:
-    """The DequantizeLinear whose elements a value has, rearranged or not."""
-    node = v.producer
-    while node is not None and node.op_type in ARRANGED and not node.domain and node.inputs[0] is not None:
-        node = node.inputs[0].producer
+    node = _source(v).producer
     return node if node is not None and node.op_type == "DequantizeLinear" and not node.domain else None
 
 
 def _reason(node: Node, operands: list[Value], sources: list[Node | None]) -> str:
     if node.op_type not in OF_INTEGERS:
         return f"{node.op_type} has no form for integers"
-    for v, source in zip(operands, sources, strict=True):
+    for v, source in zip(map(_source, operands), sources, strict=True):
         if source is None:
             made_by = "an input" if v.producer is None else f"the result of {v.producer.op_type}"
             what = "a real constant" if v.is_const else made_by
