@@ -158,6 +158,7 @@ REAL = {
     ),
 }  # fmt: skip
 CONSTANTS |= {"least": np.uint8(0), "most": np.uint8(127), "floor": np.int8(-20), "top": np.int8(20)}
+CONSTANTS |= {"flat8": np.array([64, 8], np.int64)}
 CONSTANTS |= {"sk": f32(np.arange(1, 33) * 0.001), "zk": np.zeros(32, np.int8)}
 
 
@@ -218,3 +219,19 @@ def test_what_stays_real_is_explained(name: str) -> None:
         np.testing.assert_allclose(got, expected(case), atol=0.062)
     else:
         np.testing.assert_allclose(got, expected(case), atol=0.0005)
+
+
+def test_rearranged_constants_without_an_axis_for_the_scales_are_left() -> None:
+    body = X + qdq("rows", "wd", "swc", "zwc", 0) + "f = Reshape(wd, flat8) c = MatMul(xd, f) " + Y
+    case = Case(body, "5, 64", "there is more than one scale")
+    session = sardonyx.InferenceSession(model(case))
+    assert "no axis of the result has the scales" in str(session.explain())
+    np.testing.assert_allclose(session.run(None, feed(case))[0], expected(case), atol=0.062)
+
+
+@pytest.mark.parametrize("axis", [-3, 7])
+def test_an_axis_out_of_range_is_an_error(axis: int) -> None:
+    body = X + qdq("rows", "wd", "swc", "zwc", axis) + "t = Transpose(wd) c = MatMul(xd, t) " + Y
+    with pytest.raises(sardonyx.errors.SardonyxError):
+        case = Case(body, MATRIX)
+        sardonyx.InferenceSession(model(case)).run(None, feed(case))

@@ -215,9 +215,9 @@ CONTRIB = (
 """Fusions into onnxruntime's own operators, for models that are saved in its spelling."""
 
 INTEGERS = (
+    "QuantizeConcatenated",
     "FoldQuantize",
     "FoldConstants",
-    "QuantizeConcatenated",
     "RectifyIntegers",
     "SinkDequantize",
     "CancelQuantization",

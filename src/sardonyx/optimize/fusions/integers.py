@@ -50,7 +50,8 @@ def factor(node: Node, axis: int | None = None) -> Factor:
     found = Factor(q, scale, zero)
     if not found.is_single:
         assert q.rank is not None
-        along = axis is not None and attribute(node, "axis") % q.rank == axis % q.rank
+        given = attribute(node, "axis")
+        along = axis is not None and -q.rank <= given < q.rank and given % q.rank == axis % q.rank
         require(along and scale.rank == 1 and not attribute(node, "block_size"), "there is more than one scale", scale)
     return found
 
@@ -97,7 +98,8 @@ def _integer_bias(v: Value | None, a: Factor, b: Factor, terms: Any) -> Value | 
     if scale.dtype is not dtypes.f32 or (zero is not None and not (zero.is_const and not zero.numpy().any())):
         return None
     unit, given = a.scale.numpy().reshape(()) * b.scale.numpy().reshape(-1), scale.numpy().reshape(-1)
-    is_same = given.size in (1, q.numpy().size) and np.allclose(given, unit, rtol=UNIT_TOLERANCE, atol=0)
+    sizes = (1, q.numpy().size)
+    is_same = given.size in sizes and unit.size in sizes and np.allclose(given, unit, rtol=UNIT_TOLERANCE, atol=0)
     known = all(isinstance(d, int) for d in terms)
     most = np.abs(q.numpy().astype(np.int64)).max(initial=0)
     fits = known and int(most) + int(np.prod(terms, dtype=np.int64)) * 255**2 < 1 << 31

@@ -6,6 +6,7 @@ joined before they are quantized.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -66,14 +67,14 @@ def sink_constant_dequantize(graph: Graph, log: Log) -> None:
         shape = node.output.shape
         if q is None or q.const is None or scale is None or scale.shape is None or shape is None:
             continue
-        if not all(isinstance(d, int) for d in shape) or attribute(inner, "block_size"):
+        sizes = tuple(d for d in shape if isinstance(d, int))
+        if len(sizes) < len(shape) or math.prod(sizes) != q.const.size or attribute(inner, "block_size"):
             continue
         axis = 0 if scale.shape in ((), (1,)) else _axis_after(node, q.const.shape, attribute(inner, "axis"))
         if axis is None:
             log.declined(node, "no axis of the result has the scales")
             continue
         op = Builder(graph, node, prefix=node.name or node.output.name, origin=node.origin)
-        sizes = tuple(int(d) for d in shape if isinstance(d, int))
         perm = attribute(node, "perm") if node.op_type == "Transpose" else None
         moved = op.const(_arranged(q.const, node.op_type == "Transpose", perm, sizes))
         made = op.call("", "DequantizeLinear", moved, *inner.inputs[1:], **{**inner.attrs, "axis": axis})
@@ -90,7 +91,9 @@ def _arranged(q: Tensor, is_transposed: bool, perm: Any, shape: tuple[int, ...])
 
 def _axis_after(node: Node, before: tuple[int, ...], axis: int) -> int | None:
     """The axis of the result that an axis of the operand becomes; None if it is none."""
-    axis %= max(len(before), 1)
+    if not -len(before) <= axis < len(before):
+        return None
+    axis %= len(before)
     if node.op_type == "Transpose":
         perm = attribute(node, "perm")
         order = list(perm) if perm is not None else list(reversed(range(len(before))))
