@@ -35,8 +35,10 @@ def tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def at(precision: str) -> ort.SessionOptions:
+    """Without the attention kernel for few query rows, which multiplies without tiles and is preferred for them."""
     options = ort.SessionOptions()
     options.precision = precision
+    options.add_session_config_entry("session.kernel.forbid", "attention.few_rows")
     return options
 
 

@@ -29,7 +29,6 @@ REFUSED = {
         "a = Constant<value_ints=[0,-2]>() b = Constant<value_ints=[2,2]>() y = Slice(x, a, b, a)", "float[4,3] x",
         "float[2,3] y",
     ),
-    "cover all keys": ("y = Attention(q, q, q, m)", "float[n,2,4,4] q, float[4,k] m", "float[n,2,4,4] y"),
 }  # fmt: skip
 
 

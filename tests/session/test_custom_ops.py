@@ -126,6 +126,17 @@ def test_operators_inside_of_branches(native: bool) -> None:
         np.testing.assert_allclose(answers(text, np.array(flag), x, native=native)[0], want, rtol=1e-5, atol=1e-6)
 
 
+def test_a_rank_that_only_a_run_tells_is_compiled_in_the_run() -> None:
+    text = """g (float[n, m] x, int64[k] a) => (y) {
+        s = ReduceSum <keepdims = 0> (x, a) y = test.own.Swish2 <beta = 2.0> (s) }"""
+    made = session(text)
+    assert set(owners(made).values()) == {"cpu"}
+    x = normal(3, 4)
+    for axes in ([0], [0, 1], [-1]):
+        (y,) = made.run(None, {"x": x, "a": np.array(axes)})
+        np.testing.assert_allclose(y, by_hand(x.sum(tuple(axes)), 2), rtol=1e-5, atol=1e-6)
+
+
 def test_constants_are_folded() -> None:
     made = session("g (float[1] x) => (y) <float[1] c = {3}> { a = test.own.Swish2(c) y = Add(x, a) }")
     assert owners(made) == {"Add": "cpu"}

@@ -72,7 +72,7 @@ def _unknown(low: Lowering) -> set[str]:
 def _may_be_lowered(node: Node) -> bool:
     """Whether an operator has a rule and no subgraphs, and its values have types that are compiled."""
     values = [v for v in (*node.inputs, *node.outputs) if v is not None and not (v.is_dead and v.producer is node)]
-    has_rule = (node.domain, node.op_type) in RULES or (not node.domain and program_for(node) is not None)
+    has_rule = (node.domain, node.op_type) in RULES or program_for(node) is not None
     return has_rule and not any(node.subgraphs()) and all(v.dtype in TYPES for v in values)
 
 

@@ -24,7 +24,7 @@ from sardonyx.lower.expression_builder import ExpressionBuilder, Handle
 from sardonyx.lower.fusion.fuse import fuse
 from sardonyx.lower.fusion.simplify import simplify
 from sardonyx.lower.groups import Branch, Fill, Group, Loop, Repeat, Storage, View
-from sardonyx.lower.sizes import DataDependent, Refused, broadcast_factor, expressible, mul, product
+from sardonyx.lower.sizes import DataDependent, Refused, broadcast_factor, mul, product
 from sardonyx.optimize.guards import Guard
 from sardonyx.records import Record
 
@@ -42,7 +42,7 @@ class Counted(Record):
 
     place: View
     shape: tuple[Known, ...]
-    """Its data-dependent size has the name ``name``."""
+    """The shape of the result; its data-dependent size is named ``name``."""
     name: str
     count: View
     """An i64 scalar to which the run writes that size."""
@@ -106,14 +106,17 @@ class Lowering:
         return groups
 
     def _require_inside(self, view: View) -> None:
-        """Check that a view lies inside its storage: now if that can be proven, else in every plan."""
+        """Check that a view lies inside its storage: now if that can be proven, else in every plan. An empty view may
+        lie anywhere, unless that condition has too many terms.
+        """
         if view in self._checked_views or views.is_whole(view):
             return
         self._checked_views.add(view)
         for free in views.slack(view):
             if not dims.at_least(free, 0):
                 empty = dims.neg(product(view.shape))
-                self.require_least("a view reaches beyond its storage", expressible(dims.maximum(free, empty)), 0)
+                least = dims.maximum(free, empty)
+                self.require_least("a view reaches beyond its storage", free if least is None else least, 0)
 
     @contextmanager
     def body_scope(self, node: Node, kept: Collection[Storage]) -> Iterator[BodyScope]:

@@ -138,7 +138,7 @@ def test_windows_of_a_sequence(name: str, cpu: str) -> None:
     case = AUDIO[name]
     feeds = feeds_of(case)
     found = Compiled(*graph(case), cpu, constants={"w": feeds.pop("w")})
-    assert [step.choice.name for step in found.steps if step.choice][-1] in ("conv.strided_windows", "conv.few_outputs")
+    assert [step.choice.name for step in found.steps if step.choice][-1] in ("conv.strided_windows", "conv.im2col")
     (got,) = found.run(list(feeds.values()), checked=True)
     assert_close(got, expected(case, feeds_of(case)), case)
     (again,) = found.run(list(feeds.values()), threads=2)

@@ -24,7 +24,7 @@ class GraphFacts:
 
     @staticmethod
     def of(graph: Graph) -> GraphFacts:
-        """Of a whole model, subgraphs included, in terms of the sizes of its inputs."""
+        """The facts of a whole model, subgraphs included, in terms of the sizes of its inputs."""
         while graph.parent is not None and graph.parent.graph is not None:
             graph = graph.parent.graph
         facts = GraphFacts(Facts(assumes=True))
@@ -32,8 +32,9 @@ class GraphFacts:
         return facts
 
     def within(self, part: Part) -> GraphFacts:
-        """Of one part, in terms of the sizes of its inputs; input sizes that do not follow from others get new
-        names."""
+        """The facts of one part, in terms of the sizes of its inputs; input sizes that do not follow from others get
+        new names.
+        """
         seen = [d for v in part.inputs for d in self.shape(v) if isinstance(d, Expr)]
         names = {str(d) for d in seen if is_name(d)}
         named = {d: dims.fresh(f"size{i}") for i, d in enumerate(dict.fromkeys(seen)) if _lacks(d, names)}

@@ -87,7 +87,7 @@ class Repeat(Group):
     going: View
     again: View
     rows: tuple[Row, ...]
-    """Of scanned inputs and of collected outputs."""
+    """The current rows of scanned inputs and collected outputs."""
     carried: tuple[Carried, ...]
     body: tuple[Group, ...]
     trips: Known | None

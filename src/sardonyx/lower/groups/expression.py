@@ -13,7 +13,7 @@ class Apply(Record):
     program: Program
     args: tuple[int, ...]
     dtype: DType
-    """Of the result in the graph. Intermediate narrow floats are not rounded; only stores round."""
+    """The type of the result in the graph. Intermediate narrow floats are not rounded; only stores round."""
 
 
 class Reduce(Record):
@@ -50,7 +50,7 @@ class Expression(Record):
 
     @property
     def types(self) -> tuple[DType, ...]:
-        """Of operands and results."""
+        """The types of the operands, then those of the results."""
         return (*self.operands, *map(self.dtype_of, self.results))
 
     def dtype_of(self, number: int) -> DType:

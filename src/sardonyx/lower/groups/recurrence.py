@@ -44,7 +44,7 @@ class Recurrence(Group):
     initial: tuple[View | None, ...]
     stages: tuple[Stage, ...]
     backward: tuple[bool, ...]
-    """Of each direction; forward ones come first."""
+    """Whether each direction is backward; forward ones come first."""
     y: View | None
     finals: tuple[View | None, ...]
     scale: View | None = None

@@ -48,7 +48,7 @@ class Resample(EpilogueGroup):
 
     x: View
     along: tuple[tuple[int, TapTable | PolyphaseFilter], ...]
-    """By axis, in order."""
+    """The resampled axes in ascending order, each with its filter."""
 
     @property
     def operands(self) -> tuple[View, ...]:

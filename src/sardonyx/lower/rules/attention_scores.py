@@ -25,7 +25,7 @@ def _capped(e: Emitter, x: Expr, *, cap: float) -> Expr:
 
 
 def _over(e: Emitter, x: Expr, total: Expr) -> Expr:
-    """The quotient; 0 for a row that sees no key."""
+    """x / total; 0 for a row that sees no key."""
     return x / e.where(e.eq(total, 0), 1, total)
 
 

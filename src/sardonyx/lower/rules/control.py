@@ -151,7 +151,7 @@ def _rows_read(low: Lowering, node: Node, signature: LoopSignature) -> list[Row]
 
 
 def _rows_made(low: Lowering, node: Node, signature: LoopSignature, trips: _Trips) -> tuple[list[Value], list[Row]]:
-    """What the body makes for the scan outputs that are read, and the rows that it goes to."""
+    """For the scan outputs that are read: the body's values, and the rows of the stacked tensors for them."""
     outs = node.outputs[len(signature.states) :]
     axes = node.attrs.get("scan_output_axes") or [0] * len(outs)
     directions = node.attrs.get("scan_output_directions") or [0] * len(outs)

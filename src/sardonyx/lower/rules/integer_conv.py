@@ -1,4 +1,4 @@
-"""Exact convolutions of 8-bit integers with zero w_zeros, in i32.
+"""Exact convolutions of 8-bit integers with zero points, in i32.
 
 The image is padded with its zero point p, so that the sum over a window of (x - p)(w - q) is  S - p (W - k q) - q X,
 where S, W and X are the sums of x w, of w and of x over the window. X is a convolution with ones, and needed only if q
@@ -47,7 +47,7 @@ def _centred(e: Emitter, x: Expr, zero: Expr) -> Expr:
 
 
 class _Convolution:
-    """An exact convolution: its operands, and the epilogue that corrects for zero w_zeros."""
+    """An exact convolution: its operands, and the epilogue that corrects for zero points."""
 
     def __init__(self, low: Lowering, node: Node, x: View, w: View, x_zero: Value | None, w_zero: Value | None) -> None:
         if x.dtype not in BYTES or w.dtype not in BYTES:

@@ -201,7 +201,7 @@ class Layer:
             self.low.require(f"{self.node.op_type}: {what} has the wrong shape", size, wanted)
 
     def given(self, i: int, what: str, shape: tuple[Known, ...]) -> View | None:
-        """An optional input."""
+        """Input ``i``, checked against a shape; None if it is absent. ``what`` names it in the error."""
         value = self.node.input(i)
         if value is None:
             return None

@@ -29,7 +29,10 @@ MAX_ELEMENTS = 1 << 20
 def table(
     low: Lowering, shape: Sequence[Known], fn: Callable[..., Expr], *numbers: Number, dtype: DType, **attributes: object
 ) -> View:
-    """A table with ``fn(emitter, *index, *numbers, **attributes)`` at every index of ``shape``."""
+    """A table of ``shape`` with ``fn(emitter, *index, *numbers, **attributes)`` at every index.
+
+    It is a constant if ``shape`` and ``numbers`` are known, else filled by a loop in each run.
+    """
     program = trace(fn, (True,) * (len(shape) + len(numbers)), **attributes)
     sizes = tuple(d for d in shape if isinstance(d, int))
     known = tuple(x for x in numbers if isinstance(x, (int, float)))

@@ -1,6 +1,6 @@
 """Dynamic partition: a part of a graph in which data decide a rank or a size, cut where they do.
 
-Behind a data-dependent size (NonZero, Compress, ...) a new piece begins; it is compiled in advance, with that size as
+Behind a data-dependent size (NonZero, Compress, ...) a new section begins; it is compiled in advance, with that size as
 an input dimension. Nodes whose rank, axes or target shape are data (Reshape to a computed shape, Squeeze of computed
 axes) are compiled in the first run that brings the data, with the operand as a constant, and once more for other data.
 """
@@ -44,15 +44,17 @@ if TYPE_CHECKING:
 
 
 class DynamicPartition:
-    """Runs the pieces of a part one after the other."""
+    """Runs the sections of a part one after the other."""
 
     def __init__(self, part: Part, provider: CpuProvider) -> None:
         graph = part.nodes[0].graph
         assert graph is not None
         facts = provider.facts(graph)
         self.compiled = [
-            (piece, _deferred(piece, provider, facts) if is_deferred else _compiled(piece, provider, facts))
-            for is_deferred, piece in ((late, part_of(graph, nodes)) for late, nodes in _cut(part.nodes, facts))
+            (section, _deferred(section, provider, facts) if is_deferred else _compiled(section, provider, facts))
+            for is_deferred, section in (
+                (is_deferred, part_of(graph, nodes)) for is_deferred, nodes in _cut(part.nodes, facts)
+            )
         ]
         self.chain = chain_of(part.inputs, self.compiled, part.outputs)
 
@@ -61,41 +63,43 @@ class DynamicPartition:
 
 
 def _cut(nodes: Sequence[Node], facts: GraphFacts) -> list[tuple[bool, list[Node]]]:
-    """Pieces in order: their nodes, and whether their compilation is deferred to a run. The reader of a data-dependent
-    size begins a new piece."""
-    pieces: list[tuple[bool, list[Node]]] = []
+    """Cut nodes into sections: for each, whether its compilation is deferred to a run, and its nodes.
+
+    The reader of a data-dependent size begins a new section.
+    """
+    sections: list[tuple[bool, list[Node]]] = []
     counted: set[Value] = set()
     for node in nodes:
         is_deferred = isinstance(refusal(node, facts), DeferredRefusal)
-        if not pieces or pieces[-1][0] != is_deferred or any(v in counted for v in node.inputs):
-            pieces.append((is_deferred, []))
+        if not sections or sections[-1][0] != is_deferred or any(v in counted for v in node.inputs):
+            sections.append((is_deferred, []))
             counted.clear()
-        pieces[-1][1].append(node)
+        sections[-1][1].append(node)
         if node.op_type in COUNTED:
             counted.update(node.outputs)
-    return pieces
+    return sections
 
 
-def _compiled(piece: Part, provider: CpuProvider, facts: GraphFacts) -> Executable:
+def _compiled(section: Part, provider: CpuProvider, facts: GraphFacts) -> Executable:
     try:
-        return compile_part(piece, provider, specialized_by_shape)
+        return compile_part(section, provider, specialized_by_shape)
     except (Refused, Unplannable, NotImplemented) as why:
-        shapes = [_known_shape(v, facts) for v in piece.inputs]
-        if _tells_more(piece, shapes):
-            return _deferred(piece, provider, facts)
+        shapes = [_known_shape(v, facts) for v in section.inputs]
+        if _tells_more(section, shapes):
+            return _deferred(section, provider, facts)
         if not all(_is_counted(shape) for shape in shapes):
-            return specialized_by_shape(piece, provider)
-        logging.getLogger("sardonyx").info("%s and what follows it run on numpy: %s", piece.nodes[0].label, why)
-        return ReferenceProvider().compile(piece)
+            return specialized_by_shape(section, provider)
+        logging.getLogger("sardonyx").info("%s and what follows it run on numpy: %s", section.nodes[0].label, why)
+        return ReferenceProvider().compile(section)
 
 
-def _tells_more(piece: Part, shapes: Sequence[tuple[Any, ...] | None]) -> bool:
-    """Whether a run tells ranks or contents of operands that compilation lacks."""
-    compile_time = set(compile_time_operands(piece.nodes, piece.inputs))
+def _tells_more(section: Part, shapes: Sequence[tuple[Any, ...] | None]) -> bool:
+    """Whether a run tells ranks of inputs, or contents of compile-time operands, that are not known before it."""
+    compile_time = set(compile_time_operands(section.nodes, section.inputs))
     return any(
         shape is None
         or (v in compile_time and not v.is_const and not (_is_counted(shape) and prod(shape) > MAX_CONTENT))
-        for v, shape in zip(piece.inputs, shapes, strict=True)
+        for v, shape in zip(section.inputs, shapes, strict=True)
     )
 
 
@@ -104,7 +108,11 @@ def _is_counted(shape: tuple[Any, ...] | None) -> bool:
 
 
 def _deferred(part: Part, provider: CpuProvider, facts: GraphFacts) -> DeferredExecutable:
-    """Nodes compiled in a run. A Squeeze without axes has a rank that sizes decide: then all shapes are in the key."""
+    """An executable that compiles the part in the runs that bring what is not known before: compile-time operands and
+    ranks.
+
+    A Squeeze without axes has a rank that sizes decide: then the code depends on the shapes of all inputs.
+    """
     by_size = any(n.op_type == "Squeeze" and n.input(1) is None for n in part.nodes)
     return _awaiting(part, provider, [None if by_size else _known_shape(v, facts) for v in part.inputs])
 
@@ -127,13 +135,13 @@ def _awaiting(part: Part, provider: CpuProvider, shapes: Sequence[tuple[Any, ...
 
 
 def _name(part: Part, shapes: Sequence[tuple[Any, ...] | None]) -> str:
-    """A digest of the nodes and of what is known of their inputs: their name in the compiled-model cache."""
+    """The part's name in the compiled-model cache: a digest of its nodes and of what is known of its inputs' shapes."""
     nodes = [(n.domain, n.op_type, n.name, sorted(n.attrs.items()), n.inputs, n.outputs) for n in part.nodes]
     return hashlib.sha256(repr((nodes, part.inputs, shapes, part.outputs)).encode()).hexdigest()
 
 
 class DeferredCompiler:
-    """Compiles nodes for the shapes and contents of some arguments."""
+    """Compiles a part for the shapes of its inputs and the contents of its compile-time operands in a run."""
 
     def __init__(
         self, part: Part, provider: CpuProvider, shapes: Sequence[tuple[Any, ...] | None], reads: KeyInputs
@@ -151,7 +159,7 @@ class DeferredCompiler:
         return Parts(graph, owners, reference)
 
     def _graph(self, args: Sequence[Any]) -> Graph:
-        """A copy of the nodes as a graph, with the shapes and contents that this run tells."""
+        """A copy of the part's nodes as a graph, with the shapes and contents that ``args`` have."""
         copies: dict[Value, Value] = {}
         names: dict[Expr, Expr] = {}
         for i, (value, shape, array) in enumerate(zip(self._part.inputs, self._shapes, args, strict=True)):

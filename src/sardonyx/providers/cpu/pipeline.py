@@ -74,8 +74,9 @@ LAYOUT = (
     _layout("batch-as-depth", lambda groups, _: conv_axes.batch_as_depth(groups)),
     _finding("is-stepwise", lambda groups, _: any(_sees_more(group) for group in groups)),
 )
-"""Of a part, in order. ``place-inside`` writes results where a Concat would copy them; ``widen`` stores narrow floats
-as f32, on chips that multiply nothing narrower; those up to ``batch-as-depth`` choose the layout of images."""
+"""The passes over a part, in order. ``place-inside`` writes results where a Concat would copy them; ``widen`` stores
+narrow floats as f32, on chips that multiply nothing narrower; those up to ``batch-as-depth`` choose the layout of
+images."""
 
 SELECTION = (
     _finding("choices", lambda groups, a: {id(g): choose(g, a) for g in groups if not isinstance(g, CONTROL)}),
@@ -86,8 +87,8 @@ SELECTION = (
     _finding("unsigned", lambda groups, a: never_negative(groups) if a.isa.amx else frozenset()),
     _finding("images", packed_images.images),
 )
-"""Of a part, and of each body of control flow in it: which kernels carry out the groups, and what they pack for each
-other."""
+"""The passes over a part, and over each body of control flow in it: which kernels carry out the groups, and what they
+pack for each other."""
 
 
 def steps_for(groups: Groups, target: Target, unrepresentable: frozenset[object] = frozenset()) -> list[Step]:

@@ -135,7 +135,7 @@ VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
         Variant("conv.stem", stem.steps, stem.supports),
         Variant("conv.dot_product", dot_product.steps, dot_product.supports, dot_product.pays),
         Variant("conv.winograd_nhwc", winograd_nhwc.steps, winograd_nhwc.supports, winograd_nhwc.pays),
-        Variant("conv.nhwc", nhwc.steps, nhwc.supports, dot_product.fills_vectors),
+        Variant("conv.nhwc", nhwc.steps, nhwc.supports, dot_product.filter_lanes_refusal),
         Variant(
             "conv.winograd_nchw", winograd_nchw.steps, winograd_nchw.supports, winograd_nchw.pays, few=_FEW_OUTPUTS
         ),
@@ -189,7 +189,7 @@ def by_name() -> dict[str, Variant]:
 
 
 def choose(group: Group, analysis: Analysis) -> Choice:
-    """The variant that carries out a group."""
+    """The variant that carries out a group, with the refusals before it; raises ``NotImplemented`` if none does."""
     with Reporting("compile", group.nodes[-1] if group.nodes else None):
         policy, refusals = analysis.target.policy, list[tuple[str, str]]()
         for variant in VARIANTS[type(group)]:
@@ -209,7 +209,7 @@ def _refusal(variant: Variant, group: Group, analysis: Analysis) -> Refusal | No
 
 
 def _few(variant: Variant, group: Group, analysis: Analysis) -> tuple[SizeRange, Variant] | None:
-    """The sizes that another variant takes, and that variant."""
+    """The sizes that another variant takes at run time, and that variant; None if ``variant`` takes all sizes."""
     sizes = None if variant.few is None else variant.few.sizes(group, analysis)
     if variant.few is None or sizes is None:
         return None

@@ -80,4 +80,8 @@ INDEXED = {
         "y = ai.onnx.ml.Imputer<imputed_value_floats = [1.0], replaced_value_float = 0.0>(a)",
         "float[n,m] x", "float[b,c] y", {"n": 3, "m": 4},
     ),
+    "features side by side": Case(
+        "y = ai.onnx.ml.FeatureVectorizer<inputdimensions = [4, 2]>(x, z)", "float[n,4] x, float[n,2] z",
+        "float[a,b] y", {"n": 3}, hangs=("n",),
+    ),
 }  # fmt: skip

@@ -110,7 +110,7 @@ class Linker:
         return made
 
     def _trim(self) -> list[Address]:
-        """Drop code beyond the limit in bytes, least recently used first; returns what was dropped."""
+        """Drop code beyond the limit in bytes, least recently used first; returns the dropped addresses."""
         nbytes = sum(address.nbytes for address in self._addresses.values())
         gone = []
         for name in list(self._addresses)[:-1]:
@@ -123,8 +123,12 @@ class Linker:
     def prepare(
         self, specs: Iterable[Spec], isa: Isa, threads: int, others: Iterable[Callable[[], Any]] = ()
     ) -> list[Any]:
-        """Compile kernels and do other tasks on so many threads; most of the time is spent without the GIL. Returns
-        what the tasks returned; with one thread, nothing is done in advance."""
+        """Compile kernels, and call ``others``, on up to ``threads`` threads; most of the time is spent without the
+        GIL.
+
+        Returns the results in order. With one thread, or a single task, nothing is done in advance, and nothing
+        returned.
+        """
         kernels = {spec.digest: partial(self.address, spec, isa) for spec in specs}
         tasks: list[Callable[[], Any]] = [*kernels.values(), *others]
         if threads == 1 or len(tasks) < 2:

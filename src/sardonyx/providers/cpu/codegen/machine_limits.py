@@ -102,7 +102,7 @@ def peak_flops(dtype: DType = f32, threads: int = 1, isa: Isa | None = None, pic
 
 
 def peak_tile_flops(threads: int = 1, isa: Isa | None = None, pick: Pick = BEST) -> float | None:
-    """The same for bf16 products on tiles; None without tiles."""
+    """Operations per second of bf16 tile products in registers (a multiply-add is two); None without tiles."""
     isa = isa or current()
     if not isa.amx:
         return None

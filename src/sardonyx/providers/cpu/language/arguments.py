@@ -41,7 +41,10 @@ class Arguments(Record, Generic[M, N]):
 
 
 def named(name: str) -> dict[str, str]:
-    """The metadata of a field with this name; ``{}`` stands for the name of the parameter that it is part of."""
+    """The metadata that names a field's parameter in the argument block ``name``.
+
+    ``{}`` in it stands for the name of the parameter that the record itself is.
+    """
     return {"name": name}
 
 
@@ -51,7 +54,7 @@ def flat(**given: Any) -> dict[str, Any]:
 
 
 def rebuilt(declared: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The declared parameters, with the values that ``flat`` names in place of types."""
+    """``declared``, with each type replaced by the value of that name in ``values`` (``flat``)."""
     return {name: _filled(name, value, values) for name, value in declared.items()}
 
 

@@ -176,7 +176,7 @@ class Builder:
         return made if made.depth == self._region.depth or index.constant is not None else self.opaque(made)
 
     def opaque(self, v: Value) -> Value:
-        """The same value, opaque to LLVM at no cost.
+        """A copy of ``v`` of which LLVM knows nothing, at no cost.
 
         LLVM would spend a quarter of its time on rewriting addresses in loops.
         """

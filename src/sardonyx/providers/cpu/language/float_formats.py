@@ -28,7 +28,7 @@ class Format(Record):
     shifter: float
     """Added to a small number, it leaves the number's integer in the lowest bits."""
     ln2: tuple[float, float]
-    """Its head has so few bits that a product with an exponent is exact; the tail follows."""
+    """ln 2 as head and tail. The head has so few bits that its product with an exponent is exact."""
     sqrt_half: int
     """The bits of sqrt(1/2)."""
     lowest: float
@@ -45,11 +45,11 @@ class Format(Record):
     erf_near: tuple[float, ...]
     """erf(x) / x - 1 in powers of x^2, up to the seam."""
     erf_end: float
-    """From here on erf is 1."""
+    """The number from which on erf is 1."""
     erf_centre: float
     erf_root: int
     erf_far: tuple[float, ...]
-    """erfc(x) after so many square roots, in powers of x - centre, from the seam on."""
+    """erfc(x) after ``erf_root`` square roots, in powers of x - centre, from the seam on."""
 
 
 F32 = Format(

@@ -26,7 +26,7 @@ class Minifloat(Record):
     largest: int
     """The code of the largest number; those above are infinity or NaN."""
     overflow: int
-    """What larger numbers become."""
+    """The code that numbers larger than the largest become."""
     nan: int
     is_signed_nan: bool = True
     """Whether the sign of a NaN flips the first bit of its code."""

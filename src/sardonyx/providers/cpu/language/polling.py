@@ -19,5 +19,5 @@ def look(k: Kernel, context: Buf) -> Val:
 
 
 def is_stopped(k: Kernel) -> Val:
-    """The same inside a kernel, which may then skip the rest of its work."""
+    """Whether the run has to stop, for a kernel, which may then skip the rest of its work (``look``)."""
     return look(k, k.context())

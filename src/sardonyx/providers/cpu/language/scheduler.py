@@ -42,12 +42,12 @@ class TileScheduler:
                 taken, is_own = self._taken.load_atomic(number), self._passed.get().eq(0)
                 front, back = taken & (ONE_FROM_END - 1), taken // ONE_FROM_END
                 left = end - start - front - back - k.select(is_own, 0, self.own)
-                many = (left + 1) // 2
+                count = (left + 1) // 2
                 with k.either(left > 0) as (some, none):
-                    now = taken + k.select(is_own, many, many * ONE_FROM_END)
+                    now = taken + k.select(is_own, count, count * ONE_FROM_END)
                     with some, k.when(self._taken.swap_atomic(number, taken, now)):
-                        first.set(k.select(is_own, start + front, end - back - many))
-                        last.set(first.get() + many)
+                        first.set(k.select(is_own, start + front, end - back - count))
+                        last.set(first.get() + count)
                     with none:
                         self._passed += 1
             with alone:

@@ -112,14 +112,15 @@ class Val:
         return self._arith(other, "div", swapped=True)
 
     def __floordiv__(self, other: Operand) -> Val:
-        """Division by a size: one of 0 divides like 1, since x86 would trap. It must not be negative, which checked
-        kernels refuse.
+        """Division by a size, which must not be negative; checked kernels refuse that.
+
+        A size of 0 divides like 1, since x86 would trap.
         """
         assert not self.dtype.is_float
         return self._arith(self._divisor(other), "div")
 
     def __mod__(self, other: Operand) -> Val:
-        """The remainder of a division by ``//``, of which the same holds; it has the sign of the dividend."""
+        """The remainder of ``//``, with the sign of the dividend. The divisor is a size; one of 0 divides like 1."""
         assert not self.dtype.is_float
         return self._arith(self._divisor(other), "rem")
 
@@ -316,11 +317,11 @@ class Buf:
         return self.with_pointer(self._address(index))
 
     def with_pointer(self, ptr: Value) -> Buf:
-        """The same memory with the pointer moved."""
+        """This memory with another pointer into it."""
         return Buf(self.k, ptr, self.dtype, self.start, self.end)
 
     def as_type(self, dtype: DType) -> Buf:
-        """The same memory, as another element type."""
+        """This memory with another element type."""
         return Buf(self.k, self.ptr, dtype, self.start, self.end)
 
     def _address(self, index: Operand) -> Value:

@@ -361,7 +361,7 @@ class Kernel(Arithmetic):
         return made
 
     def opaque(self, v: Val) -> Val:
-        """The same integer, opaque to LLVM, which would spend long on inferences from sizes."""
+        """A copy of an integer of which LLVM knows nothing: it would spend long on inferences from sizes."""
         return Val(self, self.b.opaque(v.ir), v.dtype)
 
     def asm(self, code: str, constraints: str, result: Type, *args: Value) -> Value:

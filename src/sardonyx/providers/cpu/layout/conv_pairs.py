@@ -13,7 +13,7 @@ from sardonyx.providers.cpu.select import by_name
 
 
 def choices_of_pairs(groups: Sequence[Group], analysis: Analysis) -> dict[int, Choice]:
-    """All choices, with those of the pairs that ``fused_pairs`` and ``summed_pairs`` have."""
+    """The choices of all groups; those of ``fused_pairs`` and ``summed_pairs`` get the pair's variant."""
     found = dict(analysis.choices)
     fused, summed = analysis.fused_pairs, analysis.summed_pairs
     for group in groups:
@@ -28,7 +28,7 @@ def choices_of_pairs(groups: Sequence[Group], analysis: Analysis) -> dict[int, C
 
 
 def _of_pair(choices: Mapping[int, Choice], part: Group, group: Group, name: str) -> dict[int, Choice]:
-    """The choices of two groups that the steps of ``group`` carry out."""
+    """The choices of a pair, by the groups' ids: the steps of ``group`` carry out ``part`` too, by variant ``name``."""
     refusals = tuple(dict.fromkeys((*choices[id(part)].refusals, *choices[id(group)].refusals)))
     made = Choice(by_name()[name], refusals)
     return {id(part): replace(made, is_part_of_another=True), id(group): made}

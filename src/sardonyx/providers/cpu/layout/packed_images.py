@@ -33,18 +33,21 @@ ADDED = (1, 3)
 
 
 class Image(Record):
-    """An intermediate that convolutions on tiles write and read."""
+    """An intermediate image that is stored packed for convolutions on tiles."""
 
     view: View
-    """What it is an image of."""
+    """The unpacked view that its producer would write."""
     layout: PackedImageLayout
-    """Of its terms."""
+    """The layout of ``storage``."""
     storage: Storage
     has_unpacked: bool
     """An unpacked copy is stored, too."""
 
     def is_of(self, view: View) -> bool:
-        """Whether a reader sees all of it, as it was written: a batch of images is one, not the planes of one."""
+        """Whether a view is the whole image as it was written.
+
+        It is not if the view takes a batch of images for the planes of one, or the other way round.
+        """
         return _is_all(view, self.view)
 
 
@@ -54,7 +57,7 @@ class _Use(Record):
 
 
 def images(groups: Sequence[Group], analysis: Analysis) -> dict[Storage, Image]:
-    """The intermediates that convolutions on tiles hand on."""
+    """The intermediate images that are stored packed, by the storage that they replace."""
     if not analysis.isa.amx:
         return {}
     reads: dict[Storage, list[_Use]] = defaultdict(list)
@@ -66,15 +69,15 @@ def images(groups: Sequence[Group], analysis: Analysis) -> dict[Storage, Image]:
             writes[view.storage].append(_Use(group, view))
     kinds = _Kinds.of(groups, reads, analysis)
     found: dict[Storage, Image] = {}
-    has_next: set[int] = set()
+    packing: set[int] = set()
     for storage, writers in writes.items():
         group = writers[0].group
         if storage.kind == "temporary" and len(writers) == 1 and storage not in analysis.summed_pairs:
             count = kinds.terms(group, reads[storage])
             made = _image(writers[0].view, reads[storage], kinds, count) if count else None
-            if made is not None and id(group) not in has_next:
+            if made is not None and id(group) not in packing:
                 found[storage] = made
-                has_next.add(id(group))
+                packing.add(id(group))
     return found
 
 
@@ -82,22 +85,22 @@ class _Kinds(Record):
     """Groups that read or write packed images, by ``id``."""
 
     on_tiles: Mapping[int, int]
-    """Convolutions, and in how many terms."""
+    """Convolutions on tiles in bf16 terms, with their numbers of terms."""
     sliced: Container[int]
-    """Convolutions that take numbers, and may write terms."""
+    """Convolutions in int8 slices: they read f32 images, and may write packed ones."""
     sliding: Container[int]
-    """Windows over pixels."""
+    """Depthwise convolutions and poolings of NHWC images, which may read and write packed images."""
     moving: Container[int]
-    """Those that find the largest, for nobody but convolutions on tiles of one term."""
+    """Max poolings whose results only convolutions on tiles in one term read."""
 
     @staticmethod
     def of(groups: Sequence[Group], reads: Mapping[Storage, Sequence[_Use]], analysis: Analysis) -> _Kinds:
         chosen = {id(g): (g, analysis.choices[id(g)].name) for g in groups if isinstance(g, Convolution)}
-        many = {number: one for number, one in chosen.items() if analysis.choices[number].few is None}
-        sliced = {number for number, (_, name) in many.items() if name == "conv.int8_slices"}
+        fixed = {number: one for number, one in chosen.items() if analysis.choices[number].few is None}
+        sliced = {number for number, (_, name) in fixed.items() if name == "conv.int8_slices"}
         on_tiles = {
             number: conv_on_tiles.terms(g, analysis)
-            for number, (g, name) in many.items()
+            for number, (g, name) in fixed.items()
             if name in ("conv.on_tiles", summed_pair.NAME)
         }
         sliding = {id(g) for g in groups if _slides(g, analysis)}
@@ -111,7 +114,11 @@ class _Kinds(Record):
         return _Kinds(on_tiles, sliced, sliding, moving)
 
     def terms(self, writer: Group, uses: Sequence[_Use]) -> int:
-        """In how many terms a group may write an image: its own number, or the one that readers agree on."""
+        """The number of terms in which ``writer`` may write an image packed; 0 if it may not.
+
+        A convolution writes as many as it multiplies, a depthwise convolution or pooling as many as all readers
+        multiply.
+        """
         if id(writer) in self.sliced:
             return int8_slices.TERMS
         if id(writer) not in self.sliding:
@@ -121,7 +128,7 @@ class _Kinds(Record):
 
 
 def packed_inputs(groups: Sequence[Group], analysis: Analysis) -> set[Storage]:
-    """Images that AMX convolutions read packed, written by other groups."""
+    """The images that convolutions on tiles would read packed, if their producers can pack them."""
     readers = (g for g in groups if isinstance(g, Convolution) and views.is_whole(g.x))
     return {
         g.x.storage
@@ -131,9 +138,9 @@ def packed_inputs(groups: Sequence[Group], analysis: Analysis) -> set[Storage]:
 
 
 def _slides(group: Group, analysis: Analysis) -> bool:
-    """Whether a group is a window over an NHWC image that can read and write packed images."""
+    """Whether a group is a depthwise convolution or pooling of NHWC images that can read and write packed images."""
     if isinstance(group, Convolution):
-        return depthwise_nhwc.has_next(group, analysis)
+        return depthwise_nhwc.exchanges_packed_images(group, analysis)
     return isinstance(group, Pool) and nhwc_window.supports_packed_images(group, analysis)
 
 
@@ -155,7 +162,7 @@ def _image(out: View, uses: Sequence[_Use], kinds: _Kinds, terms: int) -> Image 
             rest.append(use)
     layouts = [one.layout for one in found]
     if not layouts and is_worth and uses and not rest:
-        layouts.append(_bare(out, terms))
+        layouts.append(_unpadded(out, terms))
     if not layouts or not all(isinstance(d, int) for one in layouts for d in one.back):
         return None
     layout = most_compact(_widest(layouts), ((one.kernel, one.dilations) for one in found))
@@ -166,15 +173,15 @@ def _is_all(view: View, out: View) -> bool:
     return view.shape == out.shape and views.same_elements(view, out)
 
 
-def _bare(out: View, terms: int) -> PackedImageLayout:
-    """An image without padding."""
+def _unpadded(out: View, terms: int) -> PackedImageLayout:
+    """The layout of an image without padding."""
     batch, channels, *size = out.shape
     lead = (1,) * (3 - len(size))
     return PackedImageLayout(terms, batch, int(channels), (*lead, *size), (0, 0, 0), (0, 0, 0))
 
 
 def _widest(layouts: Sequence[PackedImageLayout]) -> PackedImageLayout:
-    """One image with all the padding that several want."""
+    """One layout with the largest padding of several on each side."""
     front = tuple(max(one.front[i] for one in layouts) for i in range(3))
     back: list[Known] = [max(int(one.back[i]) for one in layouts) for i in range(3)]
     return replace(layouts[0], front=front, back=tuple(back), overrun=max(one.overrun for one in layouts))

@@ -35,9 +35,9 @@ class _Made(Record):
     rows: Known
     columns: Known
     terms: int | None
-    """None: as many as wanted."""
+    """bf16 terms; None: as many as the reader multiplies."""
     few: SizeRange | None
-    """Sizes for which it is written as numbers only."""
+    """Sizes for which another variant writes it, unpacked."""
     flags: Known
     flags_panel: Known
 
@@ -49,7 +49,7 @@ class _TileProduct(Record):
     terms: int | None
     """In bf16 terms; None: in int8 slices."""
     few: SizeRange | None
-    """The rows for which it is on vectors."""
+    """Numbers of rows for which it is multiplied on vectors."""
 
     @staticmethod
     def of(group: Contraction, analysis: Analysis) -> _TileProduct | None:
@@ -95,7 +95,10 @@ def _left(group: Group) -> View | None:
 
 
 def _packed_operand(made: _Made, storage: Storage, lefts: Sequence[_TileProduct], reads: int) -> PackedOperand | None:
-    """``lefts`` are the products that read it as their left operand, out of all that read it."""
+    """The packed form of a matrix in ``storage``; None if none of its readers can read it packed.
+
+    ``lefts`` are the products that read it as their A, out of ``reads`` readers.
+    """
     terms = made.terms or lefts[0].terms
     assert terms is not None
     panels, steps = (expressible(dims.ceildiv(n, unit)) for n, unit in ((made.rows, PANEL), (made.columns, STEP)))
@@ -126,7 +129,7 @@ def _made(group: Group, storage: Storage, on_tiles: dict[int, _TileProduct], ana
 
 
 def _rows(group: Loop, storage: Storage) -> _Made | None:
-    """Rows of whole steps."""
+    """The matrix that a row-wise loop writes; None unless its rows are whole steps along k."""
     (out,) = (view for view in group.outputs if view.storage is storage)
     columns = group.extents[-1]
     is_even = isinstance(columns, int) and columns % STEP == 0
@@ -137,7 +140,10 @@ def _rows(group: Loop, storage: Storage) -> _Made | None:
 
 
 def _context(group: Attention, analysis: Analysis) -> _Made | None:
-    """What heads of whole steps see, side by side in a row."""
+    """The matrix that an attention writes, the results of all heads side by side in a row.
+
+    None unless the results of a head are whole steps along k.
+    """
     batch, heads, rows, width = group.out.shape
     is_even = isinstance(width, int) and width % STEP == 0 and isinstance(heads, int)
     choice = analysis.choices[id(group)]

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def results(tasks: Iterable[Callable[[], T]], threads: int) -> list[T]:
-    """The results of tasks, of which so many run at a time. When one fails, those not yet started are skipped."""
+    """The results of tasks, up to ``threads`` at a time. When one fails, those not yet started are skipped."""
     from concurrent.futures import ThreadPoolExecutor
 
     need_headroom()

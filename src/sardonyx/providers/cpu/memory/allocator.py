@@ -52,7 +52,7 @@ def allocate(nbytes: int) -> Array:
 
 
 def reserve(nbytes: int) -> Array:
-    """The same, not zeroed."""
+    """Bytes aligned to a cache line, which are not zeroed."""
     where = guard_pages.mode()
     if where is not None:
         return guard_pages.allocate(nbytes, ALIGNMENT, where)

@@ -1,7 +1,7 @@
 """The pool of outputs: blocks are reused when the caller drops its last array over them, so that pages need not be
 mapped again.
 
-The pool is bounded: with what callers hold, it keeps about as much as they held at the most.
+The pool is bounded: free blocks and those that callers hold take about as much as callers held at the most.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Pool:
         return made
 
     def _make_room(self, size: int) -> None:
-        """Room for a new block: what blocks of its size leave of the limit."""
+        """Drop free blocks, so that a new one of ``size`` bytes keeps within the limit."""
         self._mark -= self._mark // DECAY
         self._trim(max(self._mark, self.lent_nbytes + size) - self.lent_nbytes - size)
 
@@ -73,7 +73,7 @@ class Pool:
         self._trim(self._mark - self.lent_nbytes)
 
     def _trim(self, nbytes: int) -> None:
-        """Drop blocks beyond the limits, least recently requested sizes first."""
+        """Drop free blocks until they take ``nbytes`` within the limits, least recently requested sizes first."""
         allowed = min(max(nbytes, self._least), self._most)
         while self.free_nbytes > allowed:
             size = next(iter(self._free))

@@ -34,7 +34,9 @@ class Slab:
         return self.gaps == [(0, SLAB_NBYTES)]
 
     def take(self, nbytes: int) -> tuple[int, int] | None:
-        """The first free range of so many bytes, and up to where it must be cleared."""
+        """Take the first free range of ``nbytes`` bytes. Returns its start, and the end of its part that is not zero;
+        None if no range is large enough.
+        """
         for i, (start, end) in enumerate(self.gaps):
             if end - start >= nbytes:
                 taken = start + nbytes

@@ -23,7 +23,7 @@ G = TypeVar("G", bound=Group)
 T = TypeVar("T")
 
 FAR = 4
-"""Results larger than so many times the L2 cache are not found in caches by their reader."""
+"""Results larger than this number of L2 caches are not found in caches by their reader."""
 DOUBLED = 1 << 21
 """Elements of weights up to which two packed layouts are stored, where only the run tells which is quicker."""
 
@@ -43,7 +43,7 @@ class Target(Record):
         return is_callers and self.exceeds_cache(view, FAR)
 
     def exceeds_cache(self, view: View, times: int = 1) -> bool:
-        """Whether a view is known to be larger than so many times the L2 cache."""
+        """Whether a view is known to be larger than ``times`` times the L2 cache."""
         nbytes = dims.mul(dims.product(view.shape), view.dtype.itemsize)
         return isinstance(nbytes, int) and nbytes > times * self.isa.l2_nbytes
 
@@ -83,9 +83,9 @@ class Analysis(Record):
     """What ``once`` found out, by question and what the answer depends on."""
 
     def once(self, question: str, group: G, answer: Callable[[G], T], *, key: tuple[Any, ...] = ()) -> T:
-        """What several variants or passes ask of a group, worked out when the first one asks.
+        """``answer(group)``, computed when the first variant or pass asks the ``question``.
 
-        ``key``: what the answer depends on, where it is the same for groups that differ in other things.
+        ``key``: what the answer depends on, if groups that differ in other things share it; by default the group.
         """
         whole = (question, *(key or (id(group),)))
         known = self.answers.get(whole)
@@ -106,7 +106,7 @@ class Analysis(Record):
 def either(
     few: SizeRange, analysis: Analysis, quick: Callable[[Analysis], list[Step]], other: Callable[[Analysis], list[Step]]
 ) -> list[Step]:
-    """Steps for sizes in a range, and others for sizes outside of it.
+    """Steps for sizes in the range ``few``, made by ``quick``, and for sizes outside of it, made by ``other``.
 
     Operands that one of them splits are shared only among steps for the same sizes.
     """

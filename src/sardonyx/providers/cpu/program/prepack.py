@@ -41,7 +41,7 @@ class Packing(Record):
     spec: Spec
     isa: Isa
     numbers: Mapping[str, Any]
-    """Its other parameters, but for ``flags``."""
+    """The kernel's other parameters, except ``flags``."""
     elements: int
     dtype: DType
     """The type of ``y``."""
@@ -65,7 +65,7 @@ class Packing(Record):
 
     @cached_property
     def call(self) -> tuple[Any, ...]:
-        """All but the tensor, in plain values."""
+        """The call without the tensor, in plain values."""
         params = tuple((name, kind, dtype.name) for name, (kind, dtype) in self.spec.params.items())
         first, numbers, elements, dtype, flags = self._numbers
         name = linker.name(self.spec, self.isa)
@@ -78,7 +78,10 @@ class Packing(Record):
 
 
 class Source(NamedTuple):
-    """A constant by its place in the model's files; plain values only."""
+    """What a constant is made of at a later start: a tensor in the model's files, and the call that packs it.
+
+    All fields are plain values, so that the compiled-model cache can store them.
+    """
 
     span: tuple[int, ...]
     """The tensor's place in the model's files: the number of the file, and the offset in it."""
@@ -89,7 +92,7 @@ class Source(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Tensor, files: Mapping[object, int], packing: Packing | None = None) -> Source | None:
-        """The source of a tensor, if one of the files has its elements as they are used."""
+        """The source of a tensor; None if no file of the model has its elements as they are used."""
         span = tensor.span_in(files)
         if span is None:
             return None
@@ -150,7 +153,7 @@ class Scratch:
 
     @contextmanager
     def taken(self, nbytes: int) -> Iterator[Array]:
-        """So many bytes, for one thread; grows as needed."""
+        """A buffer of ``nbytes`` bytes for one thread; it is reused afterwards."""
         try:
             block = self._free.pop()
         except IndexError:
@@ -165,7 +168,7 @@ def _pack(
     content: Array, kernel: Spec | Signature, at: int, first: int, numbers: dict[str, int], elements: int, dtype: DType,
     flags: int,
 ) -> tuple[Array, bool]:  # fmt: skip
-    """What the kernel at an address packs, and whether all numbers are representable."""
+    """What the kernel at address ``at`` packs of ``content``, and whether its layout can represent all numbers."""
     content = np.ascontiguousarray(content).reshape(-1)
     made = aligned(elements, dtype)
     found = np.zeros(flags, np.int32)

@@ -73,7 +73,9 @@ class Step(Record):
     """Why its kernel carries out the group that it is of, for ``explain()``."""
 
     def verify(self) -> None:
-        """That the kernel's memory parameters have elements as large as those of the storages; bytes fit any."""
+        """Check that the kernel's memory parameters have elements as large as those of the storages. Parameters of
+        bytes fit all storages.
+        """
         for name, (kind, dtype) in self.spec.params.items():
             arg = self.args[name]
             if kind == "memory" and isinstance(arg, Ref) and dtype.bits not in (8, arg.storage.dtype.bits):

@@ -30,11 +30,11 @@ def accepts(group: Any, analysis: Analysis) -> Refusal | None:
 
 
 class FewSizes(Record):
-    """Where only the run tells a size: the sizes that another variant takes."""
+    """The sizes that another variant takes, where a number of rows or outputs is known at run time only."""
 
     sizes: Callable[[Any, Analysis], SizeRange | None]
     variants: tuple[str, ...]
-    """Those variants, in order of preference; whether they pay is not asked."""
+    """The variants that may take these sizes, in order of preference; the last one need not pay."""
 
 
 class Variant(Record):
@@ -47,6 +47,7 @@ class Variant(Record):
     pays: Callable[[Any, Analysis], Refusal | None] = accepts
     """Why a variant further down is quicker for a group that this one supports; None if none is."""
     few: FewSizes | None = None
+    """Sizes, known at run time only, that another variant takes; None if this one takes all."""
     few_steps: Callable[[Any, Analysis], list[Step]] | None = None
     """``steps`` for the few sizes that another variant leaves to this one, where they differ."""
 

@@ -27,7 +27,10 @@ IDLE_NBYTES = 1 << 28
 
 
 class Arena:
-    """``nbytes`` is -1 once its memory is released; frames may still refer to it."""
+    """The memory of a run: intermediates, scratch and counters.
+
+    ``nbytes`` is -1 once the memory is released; frames may still refer to the arena.
+    """
 
     __slots__ = ("_memory", "at", "nbytes")
 
@@ -44,7 +47,7 @@ class Arena:
 
 
 class GuardedArena(Arena):
-    """Of a single frame: intermediates, scratch and counters each between guard pages."""
+    """The arena of a single frame, with guard pages around intermediates, scratch and counters."""
 
     __slots__ = ("_blocks",)
 
@@ -80,7 +83,7 @@ class Arenas:
         return sum(arena.nbytes for arena in tuple(self.idle))
 
     def fitting(self, arena: Arena | None, nbytes: int) -> Arena:
-        """An arena of at least so many bytes: this one, an idle one (this one is put back), or a new one."""
+        """An arena of at least ``nbytes`` bytes: this one, an idle one (this one is put back), or a new one."""
         if self._is_guarded:
             if arena is not None:
                 arena.release()

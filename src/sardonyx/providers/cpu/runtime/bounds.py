@@ -17,7 +17,7 @@ from sardonyx.providers.cpu.program.steps import Step
 from sardonyx.providers.cpu.runtime.plans import BYTES_PER_SECOND, FLOPS_PER_SECOND, Shape, values_of
 
 SLOW_FLOPS_PER_SECOND = 1e9
-"""Of loops that are no blocked products: products of integers, reductions along strides."""
+"""The speed of loops that are no blocked products: products of integers, reductions along strides."""
 BLOCKED = frozenset(("attention", "conv", "gemm", "quantized", "recurrent"))
 """The families of kernels that keep the multipliers busy."""
 

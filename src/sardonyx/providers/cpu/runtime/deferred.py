@@ -26,9 +26,9 @@ class KeyInputs(NamedTuple):
     """The inputs, by number, that make up a specialization's key."""
 
     compile_time: tuple[int, ...]
-    """Those whose contents count, up to ``max_elements`` elements."""
+    """Inputs whose contents are in the key, if they have up to ``max_elements`` elements."""
     open: tuple[int, ...]
-    """Those whose shapes count."""
+    """Inputs whose shapes alone are in the key."""
     max_elements: int
 
     def key(self, args: Sequence[Any]) -> SpecializationKey:
@@ -46,8 +46,11 @@ class DeferredExecutable:
         compile: Callable[[Sequence[Any]], Executable | None],
         otherwise: Callable[[], Executable],
     ) -> None:
-        """``name`` is unique in the model. ``compile`` specializes for some arguments, or returns None if they are not
-        worth it; ``otherwise`` makes what runs any."""
+        """``name`` is unique in the model. ``compile`` specializes for some arguments, or returns None if that is not
+        worth it.
+
+        ``otherwise`` makes the executable for all arguments without a specialization.
+        """
         self.name, self.reads = name, reads
         self._compile, self._otherwise = compile, otherwise
         self._fallback: Executable | None = None
@@ -70,7 +73,7 @@ class DeferredExecutable:
         return (found or self.fallback()).run(args, context)
 
     def fallback(self) -> Executable:
-        """What runs any arguments."""
+        """The executable for all arguments without a specialization."""
         if self._fallback is None:
             self._fallback = self._otherwise()
         return self._fallback

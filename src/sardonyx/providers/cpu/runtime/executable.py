@@ -139,7 +139,7 @@ class CpuExecutable:
 
     @cached_property
     def specialized(self) -> DeferredExecutable | None:
-        """The part compiled for each set of shapes by itself."""
+        """An executable that compiles the part for each set of shapes by itself; None if there is none."""
         return None if self._by_shape is None else self._by_shape()
 
     def _note_unplanned(self, shapes: tuple[tuple[int, ...], ...], why: SizesDiffer) -> None:
@@ -413,7 +413,7 @@ class CpuExecutable:
         return self._remembered(shapes, shape) if remember else shape
 
     def _bind_within(self, shapes: tuple[tuple[int, ...], ...]) -> Shape | None:
-        """The same where a plan exists; None where it does not, or where a check fails."""
+        """The shape for these shapes in a plan that exists; None if there is no such plan, or if a check fails."""
         try:
             measured = self._measure(shapes)
             plan = self._plans.find(measured[1])
@@ -424,7 +424,7 @@ class CpuExecutable:
         return None
 
     def _remembered(self, shapes: tuple[tuple[int, ...], ...], shape: Shape) -> Shape:
-        """Cache a shape, if it keeps to the memory limits."""
+        """Cache a shape; raises ``OutOfBudget`` if it exceeds the memory limits."""
         if self._max_memory is not None:
             peak_nbytes = self._memory(shape).peak_nbytes
             if peak_nbytes > self._max_memory:

@@ -43,7 +43,7 @@ BARRIER_S = 2e-6
 FIRST_LOOK, FACTOR, LAST_LOOK = 64, 8, 1 << 15
 """Runs of a shape after which the choice of threads is tried again: the first, the growth factor, and the largest."""
 SOON_LOOK = FIRST_LOOK * FACTOR
-"""The same where one thread was chosen though the team promised more."""
+"""Runs after which it is tried again if one thread was chosen though the team promised more."""
 MAX_PLANS = 64
 PLANS_NBYTES = 1 << 24
 """Bytes of the plans and frames of a step table; the most recently used plan is kept in any case."""
@@ -93,7 +93,7 @@ class Plan:
         self.sized = np.column_stack([table.sized_at, table.sized_by, self.words[table.sized_at]])
         """Rows of ``Sized``: which argument words hold sizes."""
         self.frames: dict[Arena | None, Frame] = {}
-        """By arena."""
+        """The plan's frames by arena."""
         self.frame_nbytes: int = self.words.nbytes + 8 * (Context.SLOTS + len(table.program) + table.base_count)
         self.is_used = True
         """Set by runs, cleared when the cache is trimmed."""
@@ -102,11 +102,11 @@ class Plan:
         self.is_allowed = False
         """Whether its memory passed the check against the size of the model and its inputs."""
         self.schedules: dict[tuple[int, tuple[bool, ...]], Schedule] = {}
-        """By the amount of work (its bits) and by which conditional steps run."""
+        """Schedules by the amount of work (its number of bits) and by which conditional steps run."""
 
     @property
     def nbytes(self) -> int:
-        """With its frames."""
+        """Bytes of the plan and its frames."""
         rows: int = sum(schedule.nbytes for schedule in tuple(self.schedules.values()))
         return int(self.sized.nbytes + self.words.nbytes) + self.frame_nbytes * len(self.frames) + rows
 
@@ -148,7 +148,7 @@ class Plans:
         return None
 
     def add(self, plan: Plan) -> list[Plan]:
-        """Returns the plans that were evicted."""
+        """Add a plan; returns the plans that were evicted."""
         with self._lock:
             self._all = (plan, *(p for p in self._all if p.bounds != plan.bounds))
             self._last = plan
@@ -181,7 +181,7 @@ class Plans:
 
 
 class Schedule(NamedTuple):
-    """How shapes of a plan are run that carry out the same steps and about as much work."""
+    """How shapes of a plan are run. Shapes that carry out the same steps and about as much work share one."""
 
     threads: int
     """The number estimated to pay."""
@@ -279,7 +279,7 @@ class Shape:
         return [self._new(output) for output in self.outputs]
 
     def outputs_in(self, places: Mapping[int, Array]) -> list[Array]:
-        """The same, with some of them given."""
+        """Arrays for the outputs of a run: those in ``places``, by number, and new ones for the others."""
         return [places[i] if i in places else self._new(output) for i, output in enumerate(self.outputs)]
 
     def _new(self, output: tuple[tuple[int, ...], np.dtype[Any], int]) -> Array:

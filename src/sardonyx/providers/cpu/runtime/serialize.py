@@ -62,8 +62,9 @@ def serialize(executable: CpuExecutable) -> tuple[dict[str, Any], list[Array]]:
 
 
 def sources(executable: CpuExecutable, files: Mapping[object, int]) -> list[Source | StreamSource | None]:
-    """For each serialized array, what it can be made from instead: a tensor in a file of the model, or a stream of
-    random numbers, which must be.
+    """For each serialized array, what it is made from at a later start; None if the array itself is stored.
+
+    Large constants are made from a tensor in a file of the model. The state of a random stream is never stored.
     """
     return [*[None] * len(ARRAYS), *(_source(s, files) for s in executable.table.constants)]
 
@@ -87,8 +88,9 @@ def deserialize(
     provider: CpuProvider,
     specialized: DeferredExecutable | None,
 ) -> DeserializedExecutable | None:
-    """None where the object file of one of its kernels is no longer in the cache. ``specialized`` finds what earlier
-    processes compiled for other shapes.
+    """The executable; None if the object file of one of its kernels is no longer in the cache.
+
+    ``specialized`` finds what earlier processes compiled for other shapes.
     """
     linker.natives |= plain["natives"]
     table = SimpleNamespace(**{name: plain[name] for name in PLAIN})

@@ -12,7 +12,7 @@ class ShapeSizes(NamedTuple):
     """The function's result, which is a plain tuple."""
 
     sizes: tuple[int, ...]
-    """Of the dimensions with names."""
+    """The sizes of the named dimensions."""
     extents: tuple[int, ...]
     """The values whose buckets identify a plan."""
     work: int
@@ -22,7 +22,7 @@ class ShapeSizes(NamedTuple):
     outputs: tuple[tuple[tuple[int, ...], np.dtype[Any], int], ...]
     """Shape, type and bytes of each."""
     most_nbytes: int
-    """Of the largest output."""
+    """Bytes of the largest output."""
 
 
 def named(outputs: Sequence[np.dtype[Any]]) -> dict[str, np.dtype[Any]]:

@@ -141,7 +141,7 @@ class Team:
         return _ticks(self.settings.spin_us)
 
     def workers(self, threads: int) -> int:
-        """The number of workers for a run of so many threads, the caller's included; starts those that are missing."""
+        """The number of workers for a run of ``threads`` threads, the caller's included; starts missing ones."""
         if threads - 1 > self._count:
             self._grow(min(threads - 1, MAX_WORKERS))
         return threads - 1

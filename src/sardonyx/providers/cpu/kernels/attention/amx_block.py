@@ -84,7 +84,9 @@ class QueryBlock:
                 words_at.store(step * (head.size // 2) + term * TILE + r * HALF, words)
 
     def _multiply(self, a: Buf, b: Buf, steps: Val, to: Buf, stride: int) -> None:
-        """A micro-tile product, stored in rows ``stride`` elements apart."""
+        """``to`` = the product of a micro-tile of packed A and B over ``steps`` steps; rows are ``stride`` elements
+        apart.
+        """
         k, tiles, terms = self.k, self.head.tiles, self.head.terms
         with (
             k.loop(0, ceil_div(self.high, HALF)) as half,
@@ -93,7 +95,7 @@ class QueryBlock:
             multiply(tiles, a.at(half * TILE), b, steps, terms, SCHEDULES[terms])
 
     def _lower(self, sums: Buf, elements: Val, lifted: Sequence[Lifted]) -> None:
-        """Undo the lifts of the operands of products."""
+        """Divide ``elements`` products by the powers of two that their operands were multiplied by (``Lifted``)."""
         k = self.k
         for one in lifted:
             with k.when(one.by.ne(1.0), likely=False), k.loop(0, elements, HALF) as i:
@@ -140,7 +142,7 @@ class QueryBlock:
         ]
 
     def prefetch_packed(self, heads: Val, rows: Val, terms: int) -> list[_PrefetchLines]:
-        """The packed output: a row has a cache line in every term of its K-steps."""
+        """The lines of the packed output, for prefetching: each row has one in every term of its K-steps."""
         last = (self.head.panels * terms - 1) * TERM_STRIDE
         return [_PrefetchLines(lambda r: self._packed_at(r, heads, rows, terms), TERM_STRIDE, last, write=True)]
 
@@ -210,7 +212,10 @@ class QueryBlock:
         return 1.0 / self.k.select(total.eq(0.0), 1.0, total)
 
     def store_packed(self, heads: Val, rows: Val, terms: int) -> None:
-        """The results of a head are ``panels`` K-steps of the product that reads them."""
+        """Store the block's results as terms in the packed A of the product that reads them.
+
+        The columns of a head are ``panels`` K-steps of that product.
+        """
         k, head, size = self.k, self.head, step_elements(terms)
         with k.loop(0, self.high) as r:
             row, inverse = self.b * rows + self.first + r, self._inverse(r)
@@ -223,7 +228,7 @@ class QueryBlock:
                 store_step(to.at(panel * size), out_sums * inverse, terms, flag)
 
     def _packed_at(self, r: Val, heads: Val, rows: Val, terms: int) -> Buf:
-        """The packed output of a row of this head."""
+        """Where the results of row ``r`` of the block and this head begin in the packed output."""
         tiles = self.head.args.tiles
         assert tiles is not None
         size, row = self.head.panels * step_elements(terms), self.b * rows + self.first + r

@@ -55,17 +55,19 @@ class Lifted:
 
     @property
     def by(self) -> Val:
-        """What numbers are multiplied by."""
+        """The power of two that the operand was multiplied by: 1 unless its numbers are too small."""
         return self._lift.get()
 
     @property
     def magnitude(self) -> Val:
-        """What ``is_representable`` checks."""
+        """The magnitudes that the last split recorded, for ``is_representable``."""
         return self._magnitude.get()
 
     def split(self, split: Callable[[Var], None], largest: Callable[[], Val]) -> None:
-        """``split`` updates the variable that it is given (``split_terms``); ``largest`` finds the largest magnitudes,
-        as bits.
+        """Split the operand, and once more with another ``by`` if its numbers are too small for terms.
+
+        ``split`` splits the operand times ``by``, and records magnitudes in the variable that it is given
+        (``split_terms``). ``largest`` returns the operand's largest magnitude in each lane, as bits.
         """
         k, is_open = self.k, self.k.var(1)
         self._lift.set(k.const(1.0, f32))
@@ -129,7 +131,7 @@ class AmxHead:
 
     @property
     def magnitude(self) -> Val:
-        """What ``is_representable`` checks, of keys and values."""
+        """The recorded magnitudes of keys and values, for ``is_representable``."""
         return self.k.max(self.lifted_keys.magnitude, self.lifted_values.magnitude)
 
     def split(self) -> None:
@@ -149,7 +151,7 @@ class AmxHead:
         return [self.k.mask(size - first - side * HALF, HALF) for side in range(2)]
 
     def _split_keys(self, magnitude: Var) -> None:
-        """Keys beyond the end repeat the last one: their scores are not used."""
+        """Pack the keys as the columns of B. Keys beyond the end repeat the last one: their scores are not used."""
         k, terms, lift = self.k, self.terms, self.lifted_keys.by
         stage = k.local(u32, terms * HALF * HALF)
         with k.loop(0, self.key_steps) as panel, k.loop(0, self.steps) as step, k.loop(0, 2) as half:
@@ -167,7 +169,7 @@ class AmxHead:
                     to.store(term * TILE + j * HALF, words)
 
     def _split_values(self, magnitude: Var) -> None:
-        """Values beyond the end repeat the last one: their weights are 0."""
+        """Pack the values as B, with keys along k. Values beyond the end repeat the last one: their weights are 0."""
         k, lift = self.k, self.lifted_values.by
         with k.loop(0, self.panels) as panel, k.loop(0, self.key_steps) as step, k.loop(0, 2) as half:
             column = panel * PANEL + half * HALF

@@ -30,7 +30,7 @@ class MaskScores:
         self.causal, self.softcap = causal, softcap
 
     def visible(self, keys: Val) -> Val:
-        """The number of keys without trailing ones that the mask hides from all rows, whose p is 0.
+        """How many of the first ``keys`` keys to multiply: trailing keys that the mask hides from all rows have p = 0.
 
         All keys count if the mask hides every key from some row: the softmax of such a row ignores the mask.
         """
@@ -85,7 +85,10 @@ class MaskScores:
             head.row_max.store(half * HALF, new)
 
     def _adjusted(self, s: Val, bias: Buf | None, t: Any, last: Val) -> Val:
-        """``last`` is the last visible key of the row, relative to the block's first key."""
+        """Scores after softcap, mask and causality.
+
+        ``last`` is the last key that causality lets the row see, relative to the block's first key.
+        """
         k = self.k
         if self.softcap:
             s = functions.tanh(k, s / self.softcap) * self.softcap

@@ -28,7 +28,7 @@ class HeadStrides(Arguments[M, N]):
     """Along the sequence."""
 
     def at(self: HeadStrides[Buf, Val], memory: Buf, *indices: Val) -> Buf:
-        """The batch, head and, if it is given, position of these indices."""
+        """The address of the element at these indices: batch, head and, if given, position."""
         places = (index * stride for index, stride in zip(indices, (self.b, self.h, self.s), strict=False))
         return memory.at(reduce(Val.__add__, places))
 

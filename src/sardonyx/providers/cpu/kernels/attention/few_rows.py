@@ -66,7 +66,11 @@ def pays(group: Attention, analysis: Analysis) -> Refusal | None:
 
 
 def few_rows(group: Attention, analysis: Analysis) -> SizeRange | None:
-    """The sizes that this kernel takes, where only the run tells them: of a decoder with a KV cache."""
+    """The numbers of query rows that this kernel takes where they are known at run time only: of a decoder with a KV
+    cache.
+
+    None if another kernel takes every number of rows.
+    """
     rows = group.q.shape[2]
     return SizeRange(rows, most=most_rows(analysis.isa)) if isinstance(rows, str) and analysis.is_stepwise else None
 

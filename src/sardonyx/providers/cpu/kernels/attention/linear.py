@@ -150,7 +150,7 @@ class _Columns:
             state.store(d * lanes, k.fma(k.splat(keys.load(d), lanes), write, state.load(d * lanes, lanes)))
 
     def _decay(self, keys: Buf, i: Val) -> Var:
-        """Decay the state, and return what the token's key retrieves from it, if that is wanted."""
+        """Decay the state; returns what the token's key retrieves from it (k S) if there is a ``beta``, else zeros."""
         k, lanes, state, memory = self.k, self.lanes, self.state, self.args.memory
         retrieved = k.var(k.zeros(f32, lanes))
         if memory.decay is None and memory.beta is None:

@@ -21,12 +21,12 @@ from sardonyx.records import Record
 
 
 class Operands(Record):
-    """Views whose last axis is contiguous, and what follows from them."""
+    """An attention whose q, k, v and result have a contiguous last axis, as its kernels require."""
 
     group: Attention
-    """With these views."""
+    """The group with contiguous views; copies replace the others."""
     before: list[Step]
-    """The steps that make them contiguous."""
+    """The steps that copy operands to make them contiguous."""
     packed: PackedOperand | None
     """The packed layout of the result, if a matrix product reads it so."""
     has_transposed_keys: bool = False
@@ -52,7 +52,7 @@ class Operands(Record):
 
     @property
     def statics(self) -> dict[str, Any]:
-        """The compile-time parameters that both kernels have."""
+        """The compile-time parameters that all attention kernels have."""
         mask_dtype = f32 if self.group.mask is None else self.group.mask.dtype
         return dict(
             dtypes=tuple(v.dtype for v in self.views), causal=self.group.causal, softcap=self.group.softcap,

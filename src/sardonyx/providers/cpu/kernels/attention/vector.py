@@ -133,7 +133,7 @@ class _RowBlock:
         return correction
 
     def accumulate(self, start: Val, count: Val, correction: list[Val]) -> None:
-        """Add the values of ``count`` keys, by their weights."""
+        """Multiply the sums by ``correction``, and add the values of ``count`` keys times their weights."""
         stride = self.args.v_strides.s
         _accumulate_values(
             self.k, self.values_at.at(start * stride), stride, count, self.args.value_width, self.scores, self.sums,

@@ -24,13 +24,13 @@ class BlockEpilogue(Record):
     """The number of filters."""
 
     def as_one_row(self) -> tuple[BoundEpilogue, Val]:
-        """The epilogue with all rows of a plane as one row, and the column at which the block begins in it."""
+        """The epilogue with all rows of a plane as a single row, and the block's first column in that row."""
         k, block, (_, out_y, out_x) = self.k, self.block, self.block.window.out
         finish = BoundEpilogue(k, self.epilogue, self.operands, out_y * out_x, [*self.at, k.const(0)])
         return finish, block.top * out_x + block.left
 
     def row_by_row(self, row: Val) -> None:
-        """Finish the sums in scratch, whose rows are ``row`` elements apart."""
+        """Finish the sums in scratch memory, row of outputs by row; these are ``row`` elements apart."""
         k, block, (*_, out_x) = self.k, self.block, self.block.window.out
         with k.loop(0, block.rows) as y:
             finish = BoundEpilogue(k, self.epilogue, self.operands, out_x, [*self.at, block.top + y])

@@ -103,7 +103,7 @@ def operands_of(extra: Sequence[Matrix], outputs: Sequence[Matrix]) -> EpilogueA
 
 
 class Epilogue(Record):
-    """The compile-time part of an epilogue."""
+    """An epilogue as a compile-time constant: its expression, and how each further operand and output is accessed."""
 
     expression: Expression
     extra: tuple[Access, ...]
@@ -118,7 +118,7 @@ class Epilogue(Record):
     def over(
         expression: Expression, extra: Sequence[Matrix], outputs: Sequence[Matrix], n: Known, batch_axes: int
     ) -> tuple[Epilogue, EpilogueArgs[Ref, Known]]:
-        """The epilogue over matrices of n columns, and its operands."""
+        """The epilogue over matrices of ``n`` columns, and its run-time operands."""
         stored = (replace(Access.of(y, n), is_row_invariant=False) for y in outputs)
         made = Epilogue(expression, tuple(Access.of(x, n) for x in extra), tuple(stored), batch_axes)
         return made, operands_of(extra, outputs)
@@ -143,7 +143,7 @@ class Epilogue(Record):
         return form.declared(x.dtype, self.batch_axes)
 
     def with_non_temporal_stores(self, views: Sequence[View], analysis: Analysis) -> Epilogue:
-        """The same, with non-temporal stores of the outputs that exceed the caches."""
+        """This epilogue with non-temporal stores of outputs that exceed the caches; ``views`` are the outputs."""
         seen = zip(self.outputs, views, strict=True)
         return replace(
             self,
@@ -168,7 +168,11 @@ class Epilogue(Record):
 
 
 class BoundEpilogue:
-    """An epilogue inside a kernel, bound to one matrix of the batch."""
+    """An epilogue inside a kernel, bound to one matrix of the batch.
+
+    ``tile`` and ``rows`` finish sums in memory, ``put`` finishes sums in registers: the expression is applied to them,
+    and the results are stored.
+    """
 
     def __init__(
         self,
@@ -227,14 +231,14 @@ class BoundEpilogue:
                 self.put(row + i, t, sums.load(i * stride + at, lanes))
 
     def of_row(self, row: Operand) -> BoundEpilogue:
-        """The same for one row: operands with one value per row are loaded here, once."""
+        """A copy for the row ``row`` alone: operands with one value per row are loaded here, once."""
         made, extra = copy(self), self.epilogue.names[: len(self.epilogue.extra)]
         names = [name for name, x in extra if x.columns == BROADCAST and not x.is_row_invariant]
         made._single = {**self._single, **{name: self._row(name, row).load() for name in names}}
         return made
 
     def of_columns(self, t: Tile) -> Self:
-        """The same for some columns: row-invariant operands are loaded here, once."""
+        """A copy for the columns of ``t`` alone: operands that are the same in all rows are loaded here, once."""
         made, extra = copy(self), self.epilogue.names[: len(self.epilogue.extra)]
         flat = [name for name, x in extra if x.is_row_invariant and x.columns == UNIT]
         made._held = {name: self._row(name, 0, is_row_invariant=True).load(t) for name in flat}
@@ -253,7 +257,7 @@ class BoundEpilogue:
             self._store(name, y, row, t, result)
 
     def results(self, row: Operand, t: Tile, sums: Val) -> list[Val]:
-        """The values of the outputs for these sums."""
+        """The values of the outputs for the sums of ``row`` at the columns of ``t``."""
         k, e = self.k, self.epilogue
         expression, count = e.expression, len(e.extra)
         values = [sums, *(self._load(name, x, row, t) for name, x in e.names[:count])]

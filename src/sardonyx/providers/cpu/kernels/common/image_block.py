@@ -40,7 +40,7 @@ class ScratchLayout(Record):
 
     taps: Taps
     dtype: DType
-    """Of the elements and the accumulators."""
+    """The type of the elements and the accumulators."""
     lanes: int
     rows: int
     """Filters that are accumulated at a time: rows of accumulators."""
@@ -74,7 +74,10 @@ class ScratchLayout(Record):
         )  # fmt: skip
 
     def nbytes(self, channels: Known, room_nbytes: int) -> Known:
-        """All of it, with an image block of ``room_nbytes`` or as much as the smallest block needs, and rounding."""
+        """Scratch bytes in all, for an image block of ``channels`` channels and ``room_nbytes`` bytes.
+
+        The image block takes more if the smallest possible one needs it; rounding is included.
+        """
         size, high = self.dtype.bits // 8, self.taps.phase_planes * (1 + self.taps.reach(1))
         least = dims.mul(channels, high * (MIN_COLUMNS + self.taps.reach(2)) * size)
         slack = dims.mul(channels, (high + 2 * self.taps.phase_planes + 2) * LINE * size)
@@ -127,7 +130,7 @@ class ImageBlockConfig(Record):
     """Compile-time configuration of image blocks."""
 
     dtype: DType
-    """Of the elements and the accumulators."""
+    """The type of the elements and the accumulators."""
     lanes: int
     step: int
     """The stride along x: 1, 2, or 0 for any other."""
@@ -357,7 +360,11 @@ class _Row:
                 to.store(i, source.load(i * step))
 
     def _vector(self, source: Buf, i: Val, *, is_last: bool) -> Val:
-        """Every element, or every second. The last vector of these reads no element beyond its own."""
+        """A vector of elements from element ``i`` of the phase on: every one of the image row at stride 1, every second
+        at 2.
+
+        ``is_last``: nothing after the last of these elements is read.
+        """
         lanes = self.block.lanes
         if self.block.config.step == 1:
             return source.load(i, lanes)

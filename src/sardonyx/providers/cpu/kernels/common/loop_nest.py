@@ -109,7 +109,7 @@ class NestArgs(Arguments[M, N]):
     views: tuple[M, ...] = field(metadata=named("m"))
     extents: tuple[N, ...] = field(metadata=named("n"))
     strides: tuple[tuple[N, ...], ...] = field(metadata=named("s"))
-    """Of each view, along each axis."""
+    """The stride of each view along each axis."""
 
     @staticmethod
     def declared(types: Sequence[DType], axes: int, *, views: int | None = None) -> NestArgs[Memory, DType]:

@@ -180,5 +180,5 @@ def _drop(batch: list[Known], matrices: Sequence[Matrix], i: int) -> tuple[list[
 
 
 def _continues_rows(x: Matrix, m: Known) -> bool:
-    """Whether the last batch axis goes on where the rows end."""
+    """Whether the last batch axis has the stride of ``m`` rows: batch and rows are then one axis."""
     return m == 1 or x.batch[-1] == dims.mul(x.row, m)

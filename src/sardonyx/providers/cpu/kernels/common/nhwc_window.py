@@ -54,10 +54,10 @@ class NhwcWindowConfig(Record):
     """Compile-time configuration of a sliding window over an NHWC image."""
 
     dtype: DType
-    """Of the accumulators."""
+    """The type of the accumulators."""
     taps: Taps
     pixels: int
-    """Of a micro-tile."""
+    """Pixels of a micro-tile."""
     has_full_vectors: bool
     """The number of channels is a multiple of the lanes."""
     is_pixel_invariant: tuple[bool, ...]
@@ -199,14 +199,14 @@ class SlidingWindow(ABC):
 
     @abstractmethod
     def add(self, total: Val, seen: Val, weight: Val | None) -> Val:
-        """The accumulator after one more tap."""
+        """The accumulator ``total`` after one more tap, which reads the vector ``seen``."""
 
     def counts(self, place: Sequence[Val]) -> Val | None:
-        """How many taps count in the mean of the output at (z, y, x); None for other kinds."""
+        """The number of elements of which the output at (z, y, x) is the mean; None for other kinds of windows."""
         return None
 
     def result(self, total: Val, counted: Val | None) -> Val:
-        """The result of an accumulator."""
+        """The output for an accumulator; ``counted`` is what ``counts`` returned."""
         return total
 
     def row(self, z: Val, y: Val) -> Val:
@@ -214,7 +214,7 @@ class SlidingWindow(ABC):
         return z * self.stride[0] + y * self.stride[1]
 
     def channels_at(self, t: Tile) -> Tile:
-        """The same channels as offsets within an input pixel."""
+        """The channels of ``t`` as a tile of offsets within an input pixel, which may be packed in channel blocks."""
         block = self.args.block
         if block is None:
             return t
@@ -253,7 +253,11 @@ class SlidingWindow(ABC):
                 tile.make(image, (plane, at_y, at_x), end - at_x)
 
     def range(self, axis: int, start: Val, low: Operand, high: Operand) -> tuple[Val, Val]:
-        """The taps that read elements from ``low`` up to ``high``; the first tap reads the one at ``start``."""
+        """The first tap along ``axis`` that reads element ``low`` or a later one, and the first that reads ``high`` or
+        a later one.
+
+        Tap 0 reads element ``start``.
+        """
         k, taps = self.k, self.taps
         return taps_before(k, taps, axis, start, low), taps_before(k, taps, axis, start, high)
 
@@ -273,7 +277,10 @@ class OutputTile(Record):
     """The first, and the one after the last."""
 
     def make(self, image: Val, place: tuple[Val, Val, Val], left: Val) -> None:
-        """The outputs of an image, by number, from ``place`` (plane, y, x) on; ``left`` of them are in the row."""
+        """Compute and store the outputs of image number ``image`` from ``place`` (plane, y, x) on.
+
+        ``left`` outputs are left in the row; those of the tile beyond are not stored.
+        """
         w, k, pixels = self.window, self.window.k, range(self.window.config.pixels)
         plane, y, x = place
         seen = _InputTile(w, self.image, place)
@@ -327,7 +334,10 @@ class _InputTile:
                         self._looped(row, tap, t, there, totals, is_inside=False)
 
     def _unrolled(self, row: Buf, tap: Val, t: Tile, there: Tile, totals: list[Var]) -> None:
-        """Column by column: each input vector is used for all outputs that read it."""
+        """The taps of a row, column by column: each input vector is loaded once for all outputs that read it.
+
+        ``tap`` is the row's first tap, ``there`` the channels as offsets within an input pixel.
+        """
         window, taps = self.window, self.taps
         weights = [window.weight(t.index, tap + i) for i in range(taps.kernel[2])]
         for column, is_there in self.is_there.items():
@@ -346,7 +356,7 @@ class _InputTile:
         return (start >= 0) & (start + reach < self.window.size[2])
 
     def _looped(self, row: Buf, tap: Val, t: Tile, there: Tile, totals: list[Var], *, is_inside: bool) -> None:
-        """A loop over the taps of a row."""
+        """The taps of a row, in a loop; ``is_inside`` tells that none of them reads padding."""
         k, window, taps = self.k, self.window, self.taps
         low, high = k.const(0), k.const(taps.kernel[2])
         if not is_inside:  # the last pixel reads the image by the lowest tap, and the first by the highest
@@ -377,7 +387,7 @@ class _TileEpilogue(BoundEpilogue):
         self._room = args.channels if args.epilogue.layout is None else args.epilogue.layout.room
 
     def hold(self, t: Tile) -> None:
-        """Load them for the channels of a tile."""
+        """Load the operands that all pixels of the tile share, for the channels of ``t``."""
         self._held = {}  # those of the channels before
         self._held = {name: self._load(name, x, 0, t) for name, x in self._shared}
 

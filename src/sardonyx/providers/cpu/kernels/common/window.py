@@ -29,7 +29,7 @@ MIN_NHWC_LANES = 8
 
 
 def refusal(group: Convolution) -> Refusal | None:
-    """Why no kernel computes a convolution: its types, or what follows the sums."""
+    """Why no kernel computes a convolution: its types, or a reduction in its epilogue."""
     x, w = group.x.dtype, group.w.dtype
     if x not in (f32, f64, f16, bf16) or register_dtype(x) is not register_dtype(w):
         return Refusal(f"convolutions of {x} with weights of {w} are not compiled")
@@ -305,6 +305,6 @@ class WindowArgs(Arguments[M, N]):
 
 
 def taps_before(k: Kernel, taps: Taps, axis: int, first: Val, limit: Operand) -> Val:
-    """How many taps along an axis read elements before ``limit``; the first of them reads the one at ``first``."""
+    """The number of taps along ``axis`` that read elements before ``limit``, if tap 0 reads element ``first``."""
     dilation = taps.dilations[axis]
     return k.min((k.max(limit - first, 0) + (dilation - 1)) // dilation, taps.kernel[axis])

@@ -13,10 +13,10 @@ with three terms, starts at zero and is added to them (``split.deferred_accumula
 
 **f32 fallback.** A number out of the representable range makes every sum that contains it NaN, and so does an overflow
 between terms: a micro-tile with such a sum is recomputed in f32 from the numbers that the terms encode, decoded a
-K-block at a time (``gemm.f32_fallback``). One term
-represents every bf16 number. But in the compact layout the last tile of a span reads on into other pixels, whose
-infinities and NaN must not count. Some images have flags that say that there are none; otherwise every micro-tile is
-checked.
+K-block at a time (``gemm.f32_fallback``).
+One term represents every bf16 number. But in the compact layout the last tile of a span reads on into other pixels,
+whose infinities and NaN must not count. If the image has flags, micro-tiles are checked only where a flag is set;
+otherwise all of them are.
 """
 
 from __future__ import annotations
@@ -133,7 +133,9 @@ class _KBlock(Record):
 
     column: Val
     step: Val
-    many: Val
+    """The first step."""
+    count: Val
+    """Steps of this K-block."""
     fetched: Val | None
     """Lines of the next K-block of weights that each step prefetches."""
     halves: int = 2
@@ -145,7 +147,7 @@ class _Bf16Conv(TileConv):
 
     operands: Bf16ConvArgs[Buf, Val]
     accumulator: TermAccumulator | None
-    """With three terms."""
+    """Adds the sums of K-blocks; None with one or two terms."""
     pixels: PipelinedPixels | None
     """The pipelined epilogue, if there is one."""
     resident: int
@@ -170,24 +172,25 @@ class _Bf16Conv(TileConv):
         """The stride of neighbouring pixels of a tile, in elements."""
         return self.args.taps.stride.x * self.args.strides.x
 
-    def micro_tiles(self, rows: Val, column: Val, step: Val, many: Val, fetched: Val, is_last: Val) -> None:
+    def micro_tiles(self, rows: Val, column: Val, step: Val, count: Val, fetched: Val, is_last: Val) -> None:
         if self.pixels is None:
-            super().micro_tiles(rows, column, step, many, fetched, is_last)
+            super().micro_tiles(rows, column, step, count, fetched, is_last)
             return
-        k_block = _KBlock(column, step, many, fetched)
+        k_block = _KBlock(column, step, count, fetched)
         if self.is_full:
-            self._by_runs(rows, k_block, is_last)
+            self._by_last_k_block(rows, k_block, is_last)
             return
         with self.k.either(self.filters - column * PANEL <= HALF) as (half, whole):
             with half:
                 self.pixels.drain()
-                self._by_runs(rows, replace(k_block, fetched=self.k.max(fetched, FETCHED), halves=1), is_last)
+                self._by_last_k_block(rows, replace(k_block, fetched=self.k.max(fetched, FETCHED), halves=1), is_last)
             with whole:
-                self._by_runs(rows, k_block, is_last)
+                self._by_last_k_block(rows, k_block, is_last)
 
-    def _by_runs(self, rows: Val, k_block: _KBlock, is_last: Val) -> None:
-        """One loop for the last K-block and one for others: a branch between the products of two micro-tiles is not
-        hidden.
+    def _by_last_k_block(self, rows: Val, k_block: _KBlock, is_last: Val) -> None:
+        """Multiply a K-block in one of two loops: only that of the last K-block finishes pixels between the products.
+
+        A branch between the products of two micro-tiles would cost time.
         """
         assert self.pixels is not None
         last, before = (partial(self._micro_tiles, rows, is_last=known) for known in (True, False))
@@ -202,8 +205,10 @@ class _Bf16Conv(TileConv):
                 self._by_fetching(k_block, before)
 
     def _micro_tiles(self, rows: Val, k_block: _KBlock, *, is_last: bool) -> None:
-        """In the last K-block, pixels of the previous micro-tile are finished between the products. If it is also the
-        first, they are read before the new sums replace theirs.
+        """Multiply a K-block for the micro-tiles of a group, with a pipelined epilogue.
+
+        In the last K-block, pixels of the previous micro-tile are finished between the products. If there is a single
+        K-block, both micro-tiles keep their sums in one place: the old sums are read before the new ones are stored.
         """
         k, pixels = self.k, self.pixels
         assert pixels is not None
@@ -227,28 +232,31 @@ class _Bf16Conv(TileConv):
         k, pixels, pipelined = self.k, self.pixels, self.k.const(0)
         assert pixels is not None
         if is_last and k_block.halves == 2:
-            pipelined = pixels.pipelined_steps(k_block.many)
+            pipelined = pixels.pipelined_steps(k_block.count)
             with k.when(pipelined > 0):
                 self._loop(r, k_block, end=pipelined, among=pixels.step_actions())
         self._loop(r, k_block, begin=pipelined)
         return pipelined
 
     def _resident_steps(self, r: Val, k_block: _KBlock) -> Val:
-        """The same with weights that stay in tile registers: all steps finish pixels, or none if pixels are too few."""
+        """The products of a micro-tile with weights that stay in tile registers.
+
+        Returns how many steps have finished pixels of the previous micro-tile: all, or none if it has too few pixels.
+        """
         k, pixels = self.k, self.pixels
         assert pixels is not None
         if k_block.fetched is not None:
-            many = k_block.fetched * self.resident
-            ahead = self.operands.w.at(((k_block.column + 1) * self.steps) * step_elements(1) + r * many * LINE)
-            with k.loop(0, many) as i:
+            count = k_block.fetched * self.resident
+            ahead = self.operands.w.at(((k_block.column + 1) * self.steps) * step_elements(1) + r * count * LINE)
+            with k.loop(0, count) as i:
                 ahead.prefetch(i * LINE, locality=2)
-        is_woven = pixels.pipelined_steps(k.const(self.resident)).eq(self.resident)
-        with k.either(is_woven) as (yes, no):
+        is_interleaved = pixels.pipelined_steps(k.const(self.resident)).eq(self.resident)
+        with k.either(is_interleaved) as (yes, no):
             with yes:
                 self._multiply_resident(r, pixels.step_actions())
             with no:
                 self._multiply_resident(r, lambda _: [])
-        return k.select(is_woven, k.const(self.resident), 0)
+        return k.select(is_interleaved, k.const(self.resident), 0)
 
     def _multiply_resident(self, r: Val, among: Callable[[Val], list[Callable[[], None]]]) -> None:
         k, pixels = self.k, self.operands.x.at(self.grid.entry(r)[0])
@@ -261,9 +269,9 @@ class _Bf16Conv(TileConv):
                 for other in others[len(others) * half // 2 : len(others) * (half + 1) // 2]:
                     other()
 
-    def micro_tile(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
+    def micro_tile(self, r: Val, column: Val, step: Val, count: Val, fetched: Val) -> None:
         k, slot, is_first = self.k, self.slot(r), step.eq(0)
-        k_block = _KBlock(column, step, many, fetched)
+        k_block = _KBlock(column, step, count, fetched)
         if self.accumulator is None:
             with continued_sums(self.tiles, self._sums(slot), PANEL * 4, is_first):
                 self._multiply(r, k_block)
@@ -281,11 +289,11 @@ class _Bf16Conv(TileConv):
         with self.k.either(self.filters - k_block.column * PANEL <= HALF) as (half, whole):
             for branch, halves in ((half, 1), (whole, 2)):
                 with branch:
-                    among = self._among(k_block.many)
+                    among = self._among(k_block.count)
                     self._by_fetching(replace(k_block, halves=halves), partial(self._loop, r, among=among))
 
     def _by_fetching(self, k_block: _KBlock, products: Callable[[_KBlock], None]) -> None:
-        """Two loops, one that prefetches and one that does not; only the first if the loop is long anyway."""
+        """Emit ``products`` with and without prefetching the next K-block; only with it if the loop is long."""
         assert k_block.fetched is not None
         if self.terms > 1 or self.epilogue.is_expensive:
             products(replace(k_block, fetched=self.k.max(k_block.fetched, FETCHED)))
@@ -300,14 +308,14 @@ class _Bf16Conv(TileConv):
         among: Callable[[Val], list[Callable[[], None]]] = lambda _: [],
     ) -> None:  # fmt: skip
         """Steps ``begin`` to ``end`` of a K-block; ``among`` returns what a step does between its products."""
-        k, size, many, fetched = self.k, step_elements(self.terms), k_block.many, k_block.fetched
+        k, size, count, fetched = self.k, step_elements(self.terms), k_block.count, k_block.fetched
         pixels_of, term = self._pixels_of(r), self.args.strides.term
         weights = self.operands.w.at((k_block.column * self.steps + k_block.step) * size)
-        ahead, to_fetch, each = weights.at(many * size), k.var(0), k.const(0)
+        ahead, to_fetch, each = weights.at(count * size), k.var(0), k.const(0)
         if fetched is not None:
             each = fetched * (self.terms * LINE)
-            to_fetch.set((r * many + begin) * each)
-        with k.loop(begin, many if end is None else end) as s:
+            to_fetch.set((r * count + begin) * each)
+        with k.loop(begin, count if end is None else end) as s:
             (here, stride), lines = pixels_of(k_block.step + s), list[Buf]()
             if fetched is not None:
                 wanted = ahead.at(to_fetch.get())
@@ -347,11 +355,14 @@ class _Bf16Conv(TileConv):
 
         return found
 
-    def _among(self, many: Val) -> Callable[[Val], list[Callable[[], None]]]:
-        """The rows of the previous K-block's sums that each of ``many`` steps adds."""
+    def _among(self, count: Val) -> Callable[[Val], list[Callable[[], None]]]:
+        """What each of ``count`` steps does between its products.
+
+        With three terms, a step adds some rows of the previous K-block's sums to the totals.
+        """
         if self.accumulator is None:
             return lambda _: []
-        some = partial(self.accumulator.advance, rows_per_step(self.k, many))
+        some = partial(self.accumulator.advance, rows_per_step(self.k, count))
         return lambda _: [some]
 
     def complete_sums(self) -> None:
@@ -388,20 +399,20 @@ class _Bf16Conv(TileConv):
             with k.loop(0, self.steps, most) as step:
                 self._recompute(r, high, column, step, k.min(self.steps - step, most), slot)
 
-    def _recompute(self, r: Val, high: Val, column: Val, step: Val, many: Val, sums: Buf) -> None:
-        """A K-block of the sums of ``high`` pixels and 32 filters, in f32, from the numbers that the terms encode."""
+    def _recompute(self, r: Val, high: Val, column: Val, step: Val, count: Val, sums: Buf) -> None:
+        """Recompute a K-block of the sums of ``high`` pixels and 32 filters in f32, from the decoded terms."""
         k, size, which = self.k, step_elements(self.terms), column * self.steps + step
         columns = k.scratch(f32)
         pixels, pixels_of = columns.at(DEPTH * PANEL), self._pixels_of(r)
         with k.when(self.held.get().ne(which)):
             self.held.set(which)
             weights = self.operands.w.at(which * size)
-            with k.loop(0, many) as s, k.loop(0, BLOCK // 2) as pair:
+            with k.loop(0, count) as s, k.loop(0, BLOCK // 2) as pair:
                 for half in range(2):
                     words = weights.at(s * size + half * TILE)
                     for odd, numbers in enumerate(load_pair(k, words, self.terms, pair)):
                         columns.store((s * BLOCK + pair * 2 + odd) * PANEL + half * HALF, numbers)
-        with k.loop(0, many) as s:
+        with k.loop(0, count) as s:
             here, stride = pixels_of(step + s)
             wide = self._wide_of(step + s)
             with k.loop(0, high) as i:
@@ -410,10 +421,10 @@ class _Bf16Conv(TileConv):
                     there = k.mask(wide - half * HALF, HALF)
                     v = decode_terms(k, pixel.at(half * HALF), self.args.strides.term, self.terms, HALF)
                     pixels.store(i * DEPTH + s * BLOCK + half * HALF, k.select(there, v, 0.0))
-        multiply_rows(k, high, decoded_rows(k, pixels), columns, many * BLOCK, sums, step.eq(0))
+        multiply_rows(k, high, decoded_rows(k, pixels), columns, count * BLOCK, sums, step.eq(0))
 
     def _wide_of(self, step: Val) -> Val:
-        """How many numbers of a step are those of its taps: in the compact layout, others follow."""
+        """How many numbers of a step belong to its taps; in the compact layout, numbers of other pixels follow."""
         k, each = self.k, ceil_div(self.args.wide, BLOCK)
         own = self.args.wide - step % each * BLOCK
         second = self.args.second

@@ -61,7 +61,7 @@ class DepthwiseConfig(Record):
     """Compile-time configuration of a depthwise convolution."""
 
     dtype: DType
-    """Of the accumulators."""
+    """The type of the accumulators."""
     taps: Taps
     rows: int
     """Rows of outputs of a micro-tile; 0: single vectors of outputs, in order."""
@@ -126,7 +126,11 @@ def _rows(geometry: WindowGeometry, isa: Isa) -> int:
 
 
 def _is_register_epilogue(geometry: WindowGeometry, epilogue: Epilogue, lanes: int) -> bool:
-    """Overlapping vectors are finished twice, so no operand that may share memory with the output may be read again."""
+    """Whether the epilogue is applied to registers.
+
+    Vectors that overlap are finished twice. So operands may not be read again where they could share memory with the
+    output: only those with one value per filter are allowed.
+    """
     columns, is_alone = geometry.size[2], all(x.columns == BROADCAST for x in epilogue.extra)
     has_vectors = not isinstance(columns, int) or columns >= lanes
     return geometry.rows_are_contiguous and is_alone and has_vectors and not epilogue.is_expensive
@@ -209,7 +213,7 @@ class _FilterEpilogue(BlockEpilogue):
         return lambda place, sums: own.put(self.first, Tile(start + place, sums.lanes, None), sums)
 
     def rest(self) -> None:
-        """Finish the accumulators in scratch."""
+        """Apply the epilogue to the accumulators in scratch memory."""
         block = self.block
         if not self.config.rows_are_contiguous:
             self.row_by_row(block.columns)
@@ -229,7 +233,9 @@ class _FilterSums(Record):
     finish: _FilterEpilogue
 
     def make(self, is_tiled: Val) -> None:
-        """Compute and finish them."""
+        """Compute all outputs and apply the epilogue: in micro-tiles if the block has enough rows for them
+        (``is_tiled``), else vector by vector.
+        """
         k, is_register_epilogue = self.k, self.config.is_register_epilogue
         if not self.config.rows:
             self.vectors(WIDTHS)
@@ -268,7 +274,11 @@ class _FilterSums(Record):
                 tile(y, k.max(k.min(x, columns - lanes), 0), 1)
 
     def _tile(self, y: Val, x: Val, width: int) -> list[list[Val]]:
-        """Phase by phase and row by row of the block: each vector is used for all outputs that read it."""
+        """A micro-tile of ``width`` vectors from output (y, x) on.
+
+        It goes through the block phase by phase and row by row: each vector is loaded once for all outputs that read
+        it.
+        """
         k, block, taps = self.k, self.block, self.config.taps
         lanes, high, wide = block.lanes, len(taps.phases(1)), len(taps.phases(2))
         found = [[k.zeros(self.config.dtype, lanes)] * width for _ in range(self.config.rows)]

@@ -53,15 +53,15 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
 
 
 def weights_of(group: Convolution, config: NhwcWindowConfig, isa: Isa) -> tuple[list[Step], Matrix]:
-    """The filters as they are read, and what brings them there."""
+    """The filters in panels of a vector of channels, and the steps that pack them: none for constants."""
     matrix = Matrix(group.w.storage, group.w.offset, (), 1, config.taps.count)
     depth = config.taps.count
     problem = Problem(group.nodes, (), 0, group.w.shape[0], depth, matrix, matrix, group.epilogue, (), ())
     return packed_b(problem, config.dtype, config.lanes(isa), isa)
 
 
-def has_next(group: Convolution, analysis: Analysis) -> bool:
-    """Whether a convolution is carried out here, and takes and writes images in bf16 terms."""
+def exchanges_packed_images(group: Convolution, analysis: Analysis) -> bool:
+    """Whether a convolution is depthwise, and may read and write packed images of one bf16 term."""
     is_depthwise = group.groups > 1 and group.w.shape[1] == 1 and group.w.shape[0] == group.groups
     return is_depthwise and supports_packed_images(group, analysis)
 

@@ -63,7 +63,7 @@ class DirectConvConfig(Record):
     """Compile-time configuration of a direct convolution."""
 
     dtype: DType
-    """Of the accumulators."""
+    """The type of the accumulators."""
     step: int
     """The stride along x: 1, 2, or 0 for any other."""
     shape: FilterTile
@@ -117,7 +117,7 @@ class DirectConvArgs(Arguments[M, N]):
     groups: N
     channels: N
     filters: N
-    """Of a group."""
+    """Channels and filters of a group."""
     room: N
     """Elements of an image block."""
     epilogue: EpilogueArgs[M, N]
@@ -162,10 +162,10 @@ def conv_direct(
                 only = _KBlock(k, config, block, weights, k.const(0), channels)
                 tile_epilogue.rest(only.accumulate(tile_epilogue))
             else:
-                many = args.image.scratch.layout.channels
-                with k.loop(0, k.max(channels, 1), many) as c:
+                block_channels = args.image.scratch.layout.channels
+                with k.loop(0, k.max(channels, 1), block_channels) as c:
                     panel = weights.at(c * (taps.count * shape.rows))
-                    _KBlock(k, config, block, panel, c, k.min(channels - c, many)).accumulate()
+                    _KBlock(k, config, block, panel, c, k.min(channels - c, block_channels)).accumulate()
                 tile_epilogue.rest(k.const(0))
 
 
@@ -221,7 +221,7 @@ class _KBlock(Record):
     count: Val
 
     def accumulate(self, epilogue: _TileEpilogue | None = None) -> Val:
-        """Add the sums to scratch; given an epilogue, finish full vectors in registers and return how many."""
+        """Add the sums to scratch memory. Given an epilogue, finish full vectors in registers; returns their number."""
         k, block, done, most = self.k, self.block, self.k.const(0), self.config.shape.vectors
         finished = done
         if epilogue is not None:

@@ -65,16 +65,16 @@ def pays(group: Convolution, analysis: Analysis) -> Refusal | None:
     return None if _has_many_channels(group, analysis.isa) else Refusal("channels fill less than half a vector")
 
 
-def fills_vectors(group: Convolution, analysis: Analysis) -> Refusal | None:
-    """Why NHWC kernels with filters along the lanes do not pay."""
+def filter_lanes_refusal(group: Convolution, analysis: Analysis) -> Refusal | None:
+    """Why kernels with filters along the lanes do not pay for an NHWC convolution; None if they do."""
     if nhwc.is_depthwise(group):
         return Refusal("depthwise")
     return None if has_full_vectors(group, analysis.isa) else Refusal("filters and channels fill too little of vectors")
 
 
 def reads_nhwc(group: Convolution, analysis: Analysis) -> bool:
-    """Whether one of the kernels of NHWC images takes a convolution."""
-    return nhwc.supports(group, analysis) is None and fills_vectors(group, analysis) is None
+    """Whether one of the kernels for NHWC images takes a convolution."""
+    return nhwc.supports(group, analysis) is None and filter_lanes_refusal(group, analysis) is None
 
 
 def steps(group: Convolution, analysis: Analysis) -> list[Step]:

@@ -85,7 +85,10 @@ def steps(group: Convolution, analysis: Analysis) -> list[Step]:
 
 
 def product_steps(group: Convolution, geometry: WindowGeometry, rows: View, analysis: Analysis) -> list[Step]:
-    """The product of windows, a view over (batch, z, y, x, depth), with filters along the lanes."""
+    """The steps of a convolution as a matrix product with filters along the lanes.
+
+    ``rows`` are the windows, as a view over (batch, z, y, x, depth).
+    """
     *box, depth = rows.shape
     filters = int(group.w.shape[0])
     weights = View(group.w.storage, (*box[:-1], depth, filters), (0, 0, 0, 1, depth), group.w.offset)

@@ -40,7 +40,7 @@ class ImageEpilogueArgs(Arguments[M, N]):
     layout: PackedImageArgs[M, N] | None = field(metadata=named("image"))
     operands: EpilogueArgs[M, N]
     terms: tuple[N | None, ...]
-    """Of each operand and output that is a packed image, the stride of its terms."""
+    """The stride of terms of each operand and output that is a packed image; None for others."""
 
     @staticmethod
     def declared(epilogue: Epilogue) -> ImageEpilogueArgs[Memory, DType]:
@@ -66,7 +66,7 @@ def writes_of(epilogue: Epilogue) -> frozenset[str]:
 
 
 class PackedPixels(Record):
-    """How channels of a pixel of a packed image are reached."""
+    """Access to the channels of a pixel of a packed image."""
 
     block: Val
     """The stride of channel blocks."""
@@ -75,11 +75,14 @@ class PackedPixels(Record):
     terms: int
 
     def load(self, pixel: Buf, t: Tile) -> Val:
-        """Load channels of a pixel."""
+        """The channels ``t`` of a pixel, decoded to f32."""
         return decode_terms(pixel.k, self._at(pixel, t), self.term, self.terms, t.lanes)
 
     def store(self, pixel: Buf, room: Val, t: Tile, value: Val) -> Buf:
-        """Store a channel block of a pixel that has ``room`` channels, or 16 of it. Returns where they are."""
+        """Store ``value`` in terms as the channels ``t`` of a pixel: a channel block, or 16 of it.
+
+        A pixel has ``room`` channels; those beyond are not stored. Returns the address of the first term.
+        """
         k, at = pixel.k, self._at(pixel, t).as_type(u16)
         there = None if t.lanes == BLOCK else k.mask(room - t.index, HALF)
         for i, head in enumerate(encode_terms(k, t.keep(value, 0.0), self.terms)):
@@ -91,7 +94,7 @@ class PackedPixels(Record):
 
 
 def packed_pixels(epilogue: Epilogue, args: ImageEpilogueArgs[Buf, Val], terms: int) -> dict[str, PackedPixels]:
-    """Of each operand and output that is a packed image."""
+    """``PackedPixels`` for each operand and output that is a packed image, by name."""
     given = zip(epilogue.names, args.operands.views, args.terms, strict=True)
     return {name: PackedPixels(view.col, term, terms) for (name, _), view, term in given if term is not None}
 
@@ -125,15 +128,17 @@ class ImageEpilogue(BoundEpilogue):
             for term in range(self.terms):
                 at.prefetch(packed.term * term, write=name.startswith("y"))
 
-    def pixels(self, sums: Buf, half: Val, x: Val, many: Val, t: Tile) -> None:
-        """Apply the epilogue to ``many`` pixels from ``x`` on, whose sums are a panel apart, ``half`` columns from its
-        start. Expensive results are split into terms in a loop of their own: in one loop, the core would not look far
+    def pixels(self, sums: Buf, half: Val, x: Val, count: Val, t: Tile) -> None:
+        """Apply the epilogue to ``count`` pixels of a row from pixel ``x`` on, at the 16 filters ``t``.
+
+        The sums of successive pixels are ``PANEL`` elements apart; ``half`` is the column of ``t`` among the panel's 32
+        filters. Expensive results are split into terms in a loop of their own: in one loop, the core would not look far
         enough ahead.
         """
         k, outputs = self.k, self.epilogue.names[len(self.epilogue.extra) :]
         is_long = self.terms > 1 and self.epilogue.is_expensive
         later = [output for output in outputs if output[1].columns == PACKED][: int(is_long)]
-        with k.loop(0, many) as i:
+        with k.loop(0, count) as i:
             self.here = i * PANEL + half
             for output, result in zip(outputs, self.results(x + i, t, sums.load(i * PANEL, HALF)), strict=True):
                 if output in later:
@@ -141,16 +146,19 @@ class ImageEpilogue(BoundEpilogue):
                 else:
                     self._store(*output, x + i, t, result)
         for output in later:
-            with k.loop(0, many) as i:
+            with k.loop(0, count) as i:
                 self._store(*output, x + i, t, sums.load(i * PANEL, HALF))
 
-    def panel(self, sums: Buf, x: Val, many: Val, first: Val) -> None:
-        """Finish ``many`` pixels from ``x`` on and 32 filters: in one term, a line of an image at a time."""
-        self.rows(sums, PANEL, x, many, Tile(first, PANEL, None))
+    def panel(self, sums: Buf, x: Val, count: Val, first: Val) -> None:
+        """Apply the epilogue to ``count`` pixels from ``x`` on, at the 32 filters from ``first`` on.
 
-    def transpose_in(self, x: Val, many: Val, first: Val) -> None:
-        """Transpose NCHW operands into scratch memory."""
-        k, mask = self.k, self.k.mask(many, HALF)
+        A pixel of an image in one term is then written as a whole cache line.
+        """
+        self.rows(sums, PANEL, x, count, Tile(first, PANEL, None))
+
+    def transpose_in(self, x: Val, count: Val, first: Val) -> None:
+        """Transpose NCHW operands into scratch memory: ``count`` pixels from ``x`` on, 32 filters from ``first`` on."""
+        k, mask = self.k, self.k.mask(count, HALF)
         for name in (name for name in self.micro_tiles if name.startswith("x")):
             for at, sixteen, filters in self._sixteen(name, x, first):
                 with k.loop(0, sixteen) as i:
@@ -159,9 +167,11 @@ class ImageEpilogue(BoundEpilogue):
                 for n, row in enumerate(rows):
                     self.micro_tiles[name].store(at + n * PANEL, row)
 
-    def transpose_out(self, x: Val, many: Val, first: Val) -> None:
-        """Transpose results from scratch memory to NCHW."""
-        k, mask = self.k, self.k.mask(many, HALF)
+    def transpose_out(self, x: Val, count: Val, first: Val) -> None:
+        """Transpose results from scratch memory to NCHW: ``count`` pixels from ``x`` on, 32 filters from ``first``
+        on.
+        """
+        k, mask = self.k, self.k.mask(count, HALF)
         for name in (name for name in self.micro_tiles if name.startswith("y")):
             for at, sixteen, filters in self._sixteen(name, x, first):
                 rows = [self.micro_tiles[name].load(at + n * PANEL, HALF) for n in range(HALF)]

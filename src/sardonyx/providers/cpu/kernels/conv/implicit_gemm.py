@@ -67,7 +67,10 @@ first pixel in a second image."""
 
 
 class SecondImageArgs(Arguments[M, N]):
-    """The parameters of a second image, of which a pointwise convolution is added; strides are those of windows."""
+    """The packed image of a second, pointwise convolution, whose sums are added (``conv.summed_pair``).
+
+    Strides are from output to output, in elements.
+    """
 
     b: N
     block: N
@@ -78,7 +81,7 @@ class SecondImageArgs(Arguments[M, N]):
 
 
 class TileConvArgs(Arguments[M, N]):
-    """All parameters but images and weights."""
+    """The parameters of a convolution on tiles, without the memory of images and weights."""
 
     is_inline: ClassVar[bool] = True
     strides: PackedStrides[M, N] = field(metadata=named("x"))
@@ -169,9 +172,9 @@ def convolve(
         if fmt.terms == 1:
             fetched = k.select(first.ne(group) & (groups.weights_nbytes <= NEAR_NBYTES), 0, fetched)
         with k.loop(0, steps, args.k_block) as step:
-            many = k.min(args.k_block, steps - step)
+            step_count = k.min(args.k_block, steps - step)
             is_last = step + args.k_block >= steps
-            work.micro_tiles(rows, column, step, many, fetched, is_last)
+            work.micro_tiles(rows, column, step, step_count, fetched, is_last)
     work.close()
     tiles.release()
 
@@ -188,9 +191,10 @@ class _Groups(Record):
 
     @staticmethod
     def of(k: Kernel, args: TileConvArgs[Buf, Val], fmt: TileFormat, count: Val, columns: Val, steps: Val) -> _Groups:
-        """Of ``count`` tiles. At least two groups for each thread, if there are enough tiles; groups have equal sizes
-        and threads equally many. Threads divide the pixels, as in the layers before and after, unless reading all
-        weights costs more.
+        """Divide ``count`` tiles of pixels into groups of equal size.
+
+        There are at least two groups for each thread, if there are enough tiles, and equally many for all threads.
+        Threads divide the pixels, as in the layers before and after, unless reading all weights costs more.
         """
         fair = count * columns // (k.threads * 2)
         groups = ceil_div(count, k.max(k.min(fair, GROUP), 1))
@@ -203,7 +207,7 @@ class _Groups(Record):
         return _Groups(groups, columns, is_split, weights_nbytes)
 
     def never_stolen(self, k: Kernel, fmt: TileFormat) -> Val:
-        """Work items that other threads leave to a thread: a thief would fetch pixels from another core's cache."""
+        """How many work items of a thread no other thread steals: it would fetch pixels from another core's cache."""
         return k.select(self.is_split, k.min(self.count * self.columns // (k.threads * 4), fmt.own), 0)
 
 
@@ -233,8 +237,11 @@ class PixelTiles(Record):
     args: TileConvArgs[Buf, Val]
     table: Buf
     per_line: Val
+    """Tiles of a line."""
     high: Val
+    """Pixels of a tile; the last one of a line may have fewer."""
     each: Val
+    """Tiles of an image."""
     plane_rows: Val
     """Rows from plane to plane."""
 
@@ -245,7 +252,7 @@ class PixelTiles(Record):
         image, line, first = (k.var(v) for v in (top // self.each, within // self.per_line, within % self.per_line))
         first.set(first.get() * self.high)
         with k.loop(0, rows) as i:
-            many = k.min(self.high, args.length - first.get())
+            count = k.min(self.high, args.length - first.get())
             place = line.get() * args.length + first.get()
             z, rest = place // args.pitch_z, place % args.pitch_z
             y, x = rest // args.pitch_y, rest % args.pitch_y
@@ -254,7 +261,7 @@ class PixelTiles(Record):
             for index, step, stride in zip((z, y, x), args.taps.stride.each, strides, strict=True):
                 start = start + index * step * stride
             entry = self.table.at(i * ENTRY)
-            words = [start, image.get(), z, y, x, many]
+            words = [start, image.get(), z, y, x, count]
             if (second := args.second) is not None:
                 terms = zip((image.get(), z, y, x), (second.b, second.z, second.y, second.x), strict=True)
                 words.append(sum((index * stride for index, stride in terms), k.const(0)))
@@ -277,15 +284,17 @@ class PixelTiles(Record):
 
     @contextmanager
     def image_rows(self, tile: Val) -> Iterator[tuple[Val, list[Val], Val, Val]]:
-        """For each row of an image that a tile has pixels of: the first of these, the image, z and y, x, and how many
-        pixels exist.
+        """A loop over the image rows in which a tile has pixels.
+
+        Gives, for the tile's pixels in a row: the number of the first in the tile; image, z and y; its x; and how many
+        of them are outputs.
         """
         k = self.k
         pitch, (_, out_y, out_x) = self.args.pitch_y, self.args.out.each
-        _, image, *first, many = self.entry(tile)
+        _, image, *first, count = self.entry(tile)
         done, (z, y, x) = k.var(0), (k.var(index) for index in first)
-        with k.loop_while(lambda: done.get() < many):
-            length = k.min(many - done.get(), pitch - x.get())
+        with k.loop_while(lambda: done.get() < count):
+            length = k.min(count - done.get(), pitch - x.get())
             kept = k.select(y.get() < out_y, k.max(k.min(length, out_x - x.get()), 0), 0)
             yield done.get(), [image, z.get(), y.get()], x.get(), kept
             is_end = (y.get() + 1).eq(self.plane_rows)
@@ -297,7 +306,9 @@ class PixelTiles(Record):
 
     @property
     def sums(self) -> Buf:
-        """Sums: a micro-tile for each tile of a group, the spare ones, and one for each operand that is transposed."""
+        """The f32 sums in scratch memory: a micro-tile for each tile of a group, the spare ones, and one for each
+        operand that is transposed.
+        """
         return self.table.at(GROUP * ENTRY).as_type(f32)
 
 
@@ -307,7 +318,7 @@ def scratch_nbytes(steps: int, epilogue: Epilogue, spare: int = 1) -> int:
 
 
 class TileConv(Record):
-    """Multiplies and finishes micro-tiles."""
+    """Multiplies micro-tiles and applies their epilogue. Subclasses say in which number format."""
 
     k: Kernel
     tiles: Tiles
@@ -327,10 +338,13 @@ class TileConv(Record):
         return self.k.select(self.steps <= self.args.k_block, r & 1, r) * MICRO_TILE
 
     def locate(self, rows: Val) -> None:
-        """Called once for the ``rows`` tiles of a group, after ``PixelTiles.locate``."""
+        """Called once for the ``rows`` tiles of a group, after ``PixelTiles.locate``: for tables of a subclass."""
 
-    def micro_tiles(self, rows: Val, column: Val, step: Val, many: Val, fetched: Val, is_last: Val) -> None:
-        """Multiply a K-block for the micro-tiles of a group; after the last one, apply the epilogue."""
+    def micro_tiles(self, rows: Val, column: Val, step: Val, count: Val, fetched: Val, is_last: Val) -> None:
+        """Multiply a K-block, ``count`` steps from ``step`` on, for the ``rows`` micro-tiles of a group and 32 filters.
+
+        After the last K-block, apply the epilogue to each micro-tile. A step prefetches ``fetched`` lines of weights.
+        """
         k = self.k
         with k.loop(0, rows + k.cast(is_last, i64)) as r:
             if self.fmt.terms > 1:  # with one term, the products are too few to cover a prefetch
@@ -338,62 +352,69 @@ class TileConv(Record):
                     self.fetch(r + 1, column)
             with k.either(r < rows) as (more, none):
                 with more:
-                    self.micro_tile(r, column, step, many, fetched)
+                    self.micro_tile(r, column, step, count, fetched)
                 with none:
                     self.complete_sums()
             with k.when(is_last & (r > 0)):
                 self.end(r - 1, column)
 
-    def micro_tile(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
-        """Multiply ``many`` steps for micro-tile ``r``; each step prefetches ``fetched`` lines."""
+    def micro_tile(self, r: Val, column: Val, step: Val, count: Val, fetched: Val) -> None:
+        """Multiply ``count`` steps from ``step`` on for micro-tile ``r``; a step prefetches ``fetched`` lines of
+        weights.
+        """
         raise NotImplementedError
 
     def complete_sums(self) -> None:
-        """Complete the sums of the last micro-tile."""
+        """Complete the sums of the last micro-tile, if their accumulation is deferred."""
 
     def close(self) -> None:
-        """All micro-tiles have been multiplied."""
+        """Called after the last micro-tile: apply what is left of a pipelined epilogue."""
 
     def f32_fallback(self, r: Val, column: Val, slot: Buf) -> None:
-        """Recompute in f32 the sums of numbers out of the representable range, unless they were computed so at once."""
+        """Recompute the sums of micro-tile ``r`` in f32 if they contain numbers out of the representable range.
+
+        Nothing is left to do where such numbers were multiplied in f32 in the first place.
+        """
 
     def fetch(self, r: Val, column: Val) -> None:
-        """Prefetch what the epilogue of micro-tile ``r`` touches, as far as it is in one row."""
-        _, *place, x, many = self.grid.entry(r)
+        """Prefetch what the epilogue of micro-tile ``r`` touches, as if its pixels were all in one image row; pixels of
+        further rows are not prefetched.
+        """
+        _, *place, x, count = self.grid.entry(r)
         finish = self._finishing(place)
-        with self.k.loop(0, many) as i:
+        with self.k.loop(0, count) as i:
             finish.prefetch(x + i, column * PANEL, PANEL)
 
     def end(self, r: Val, column: Val) -> None:
-        """Apply the epilogue to micro-tile ``r``, image row by image row, for the pixels that exist."""
+        """Apply the epilogue to micro-tile ``r``, image row by image row, to those pixels that are outputs."""
         slot = self.grid.sums.at(self.slot(r))
         self.f32_fallback(r, column, slot)
-        with self.grid.image_rows(r) as (done, place, x, many):
-            self._finish(slot.at(done * PANEL), place, x, many, column)
+        with self.grid.image_rows(r) as (done, place, x, count):
+            self._finish(slot.at(done * PANEL), place, x, count, column)
 
-    def _finish(self, sums: Buf, place: list[Val], x: Val, many: Val, column: Val) -> None:
-        """``many`` pixels from pixel ``x`` of a row on, and 32 filters."""
+    def _finish(self, sums: Buf, place: list[Val], x: Val, count: Val, column: Val) -> None:
+        """Apply the epilogue to ``count`` pixels from pixel ``x`` of an image row on, at 32 filters."""
         k, first = self.k, column * PANEL
         left, finish = self.filters - first, self._finishing(place)
         layout = self.args.epilogue.layout
         room = self.filters if layout is None else layout.room
 
         def by_halves() -> None:
-            finish.transpose_in(x, many, first)
+            finish.transpose_in(x, count, first)
             with k.loop(0, k.min(room - first, PANEL), HALF) as half:
-                finish.pixels(sums.at(half), half, x, many, Tile(first + half, HALF, k.mask(left - half, HALF)))
-            finish.transpose_out(x, many, first)
+                finish.pixels(sums.at(half), half, x, count, Tile(first + half, HALF, k.mask(left - half, HALF)))
+            finish.transpose_out(x, count, first)
 
         if not finish.is_wide:
             by_halves()
             return
         with k.either(left >= PANEL) as (full, edge):
             with full:
-                finish.panel(sums, x, many, first)
+                finish.panel(sums, x, count, first)
             with edge:
                 by_halves()
 
     def _finishing(self, place: list[Val]) -> ImageEpilogue:
-        """The epilogue of pixels of one row."""
+        """The epilogue, bound to the image row ``place`` (image, z, y)."""
         staging = self.grid.sums.at((GROUP + self.fmt.spare) * MICRO_TILE)
         return ImageEpilogue(self.k, self.epilogue, self.args.epilogue, self.filters, place, staging, self.fmt.terms)

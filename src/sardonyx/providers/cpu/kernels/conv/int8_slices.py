@@ -81,9 +81,9 @@ def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
 
 
 def steps(group: Convolution, analysis: Analysis) -> list[Step]:
-    """The convolution in slices."""
+    """The steps of a convolution in int8 slices: slicing the image, and the kernel."""
     made = [image.layout for v in group.outputs if (image := analysis.images.get(v.storage)) is not None]
-    group = on_tiles.thinned(group)
+    group = on_tiles.without_pointwise_strides(group)
     frame = WindowGeometry.of(group, collapse=all(one.has_no_padding for one in made))
     found = on_tiles.geometry(group, frame, SLICES, STEP)
     x = frame.x
@@ -114,7 +114,7 @@ def _k_block(found: on_tiles.Geometry) -> int:
 
 
 def _packed(group: Convolution, found: on_tiles.Geometry, isa: Isa) -> Packed:
-    """The weights in slices, in the order of steps."""
+    """The weights in int8 slices, in the order of steps."""
     w, layout, k_block = group.w, found.layout, _k_block(found)
     tensor = w.storage.tensor
     assert tensor is not None
@@ -144,13 +144,13 @@ class SlicesConvArgs(Arguments[M, N]):
     scales: M
     fourth: M
     flags: M
-    """Of images: their scales, whether they have fourth slices, and whether they are convolved in f32."""
+    """For each image: its scale, whether it has fourth slices, and whether it is convolved in f32."""
     unsplit: M
     """The image in f32."""
     more: N
     """Elements of the image before the fourth slices."""
     source: NhwcImageArgs[M, N]
-    """Of the image in f32."""
+    """The unsliced f32 image."""
     pad: PerAxis[M, N]
     conv: TileConvArgs[M, N]
 
@@ -194,28 +194,28 @@ class _Int8Conv(TileConv):
     held: Var
     """The column and step of the K-block of weights that is in scratch memory in f32; -1: none."""
 
-    def micro_tile(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
+    def micro_tile(self, r: Val, column: Val, step: Val, count: Val, fetched: Val) -> None:
         k, flagged = self.k, self.operands.flags.load(self.grid.entry(r)[1]).ne(0)
         with k.when(flagged, likely=False):
-            self._multiply_f32(r, column, step, many)
+            self._multiply_f32(r, column, step, count)
         with k.when(~flagged, likely=True):
-            self._multiply_slices(r, column, step, many, fetched)
+            self._multiply_slices(r, column, step, count, fetched)
 
-    def _multiply_slices(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
+    def _multiply_slices(self, r: Val, column: Val, step: Val, count: Val, fetched: Val) -> None:
         k, operands, k_block, accumulator = self.k, self.operands, self.args.k_block, self.accumulator
         start, image, *_ = self.grid.entry(r)
         weights = operands.w.at((column * self.steps + step) * (SLICES * 2 * TILE))
         share = fetched * (SLICES * LINE_NBYTES)
-        following = weights.at(many * (SLICES * 2 * TILE) + r * many * share)
+        following = weights.at(count * (SLICES * 2 * TILE) + r * count * share)
         stride, slice_stride = self.args.taps.stride.x * self.args.strides.x, self.args.strides.term
         pixels, has_fourth = operands.x.at(start), operands.fourth.load(image).ne(0)
         sides = k.min(ceil_div(self.filters - column * PANEL, HALF), SIDES)
-        scales, pace = (column * ceil_div(self.steps, k_block) + step // k_block) * PANEL, rows_per_step(k, many)
+        scales, pace = (column * ceil_div(self.steps, k_block) + step // k_block) * PANEL, rows_per_step(k, count)
         with k.loop(0, sides) as side:
             columns = weights.at(side * TILE)
             for level, products in ROUNDS:
                 with level_sums(self.tiles, accumulator.levels, level):
-                    with k.loop(0, many) as s:
+                    with k.loop(0, count) as s:
                         here = pixels.at(self.distances.load(step + s))
                         slices = [here.at(slice_stride * i) for i in range(SLICES)]
                         these = columns.at(s * (SLICES * 2 * TILE))
@@ -226,7 +226,7 @@ class _Int8Conv(TileConv):
                         with k.loop(0, ceil_div(fetched * SLICES, 4)) as i:
                             ahead.prefetch(i * LINE_NBYTES, locality=2)
                     if level:
-                        with k.when(has_fourth), k.loop(0, many) as s:
+                        with k.when(has_fourth), k.loop(0, count) as s:
                             place = (start + self.distances.load(step + s)) // SLICES
                             here = operands.x.at(operands.more + place)
                             multiply_fourth(self.tiles, here, columns.at(s * (SLICES * 2 * TILE)), stride // SLICES)
@@ -235,7 +235,7 @@ class _Int8Conv(TileConv):
     def complete_sums(self) -> None:
         self.accumulator.drain()
 
-    def _multiply_f32(self, r: Val, column: Val, step: Val, many: Val) -> None:
+    def _multiply_f32(self, r: Val, column: Val, step: Val, count: Val) -> None:
         """Add a K-block of products in f32, from the unsplit image."""
         k, k_block, which = self.k, self.args.k_block, column * self.steps + step
         columns = k.scratch(f32)
@@ -244,15 +244,15 @@ class _Int8Conv(TileConv):
         with k.when(self.held.get().ne(which)):
             self.held.set(which)
             scales = self.accumulator.right.at((column * ceil_div(self.steps, k_block) + step // k_block) * PANEL)
-            decode_panel(k, self.operands.w.at(which * (SLICES * 2 * TILE)), scales, many, columns)
+            decode_panel(k, self.operands.w.at(which * (SLICES * 2 * TILE)), scales, count, columns)
         _, image, z, y, x, high = self.grid.entry(r)
         pitch, deep = self.args.pitch_y, self.args.pitch_z
         with k.loop(0, high) as i:
             place = z * deep + y * pitch + x + i
             at = [place // deep, place % deep // pitch, place % pitch]
-            with k.loop(0, many) as s:
+            with k.loop(0, count) as s:
                 self._copy(image, at, step + s, pixels.at(i * DEPTH + s * STEP))
-        sums, length = self.grid.sums.at(self.slot(r)), many * STEP
+        sums, length = self.grid.sums.at(self.slot(r)), count * STEP
         multiply_rows(k, high, decoded_rows(k, pixels), columns, length, sums, step.eq(0))
 
     def _copy(self, image: Val, at: list[Val], step: Val, to: Buf) -> None:

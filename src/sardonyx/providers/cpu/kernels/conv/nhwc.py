@@ -99,9 +99,9 @@ def has_nhwc_views(group: Convolution) -> bool:
 
 
 class Lines(Record):
-    """The pixels of outputs and epilogue operands as lines of constant stride.
+    """The pixels of outputs and epilogue operands as ``count`` lines of ``length`` pixels at a constant stride.
 
-    One line if there are no gaps; otherwise the rows of the image.
+    There is one line if rows have no gaps between them; otherwise lines are the rows of the image.
     """
 
     count: Known
@@ -142,7 +142,7 @@ def _even(shape: Sequence[Known], strides: Sequence[Known]) -> Known | None:
 
 
 def steps(group: Convolution, analysis: Analysis, first: StemRows | None = None) -> list[Step]:
-    """A convolution with NHWC views, or one of the transposed rows of a stem."""
+    """The step of a convolution with NHWC views; with ``first``, of a stem, whose NCHW rows the kernel transposes."""
     isa, geometry, dtype = analysis.isa, WindowGeometry.of(group, collapse=False), group.x.dtype
     lines = Lines.of(group) if first is None else Lines(group.box[2], group.box[3])
     assert lines is not None
@@ -192,7 +192,7 @@ def _shape(geometry: WindowGeometry, isa: Isa, dtype: DType, filters: int) -> tu
     is_worth = shape.vectors == 1 or geometry.taps.count > 1
     if shape.by_lane or isa.registers < 32 or rows is None or not (is_worth and isinstance(distance, int) and distance):
         return shape, 0
-    wide = 0 if _joins(geometry) else geometry.size[2]
+    wide = 0 if _has_gapless_rows(geometry) else geometry.size[2]
     whole = (n for n in rows if isinstance(wide, int) and wide % n == 0)
     return replace(shape, rows=next(whole, rows[0])), distance
 
@@ -202,7 +202,7 @@ def _is_single(geometry: WindowGeometry) -> bool:
     return geometry.size[1:] == (1, 1)
 
 
-def _joins(geometry: WindowGeometry) -> bool:
+def _has_gapless_rows(geometry: WindowGeometry) -> bool:
     """Whether the pixels that consecutive output rows read follow each other without gaps."""
     return geometry.taps.count == 1 and geometry.window.strides[2] == 1 and views.is_mergeable(geometry.x, 3)
 

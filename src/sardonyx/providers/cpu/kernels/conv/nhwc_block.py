@@ -48,7 +48,7 @@ class Block:
     """The address tables of a block of output pixels."""
 
     def __init__(self, k: Kernel, window: WindowArgs[Buf, Val], taps: TapsArgs[Buf, Val], most: int) -> None:
-        """In the first ``nbytes(most)`` of scratch memory, for up to ``most`` pixels."""
+        """The tables take the first ``nbytes(most)`` bytes of scratch memory and hold up to ``most`` pixels."""
         self.k, self.window, self.taps = k, window, taps
         self.distances, self.places = k.scratch(i64), k.scratch(i64, MOST_TAPS * 8)
         self.bits = self.places.at(most)
@@ -58,11 +58,11 @@ class Block:
         return (MOST_TAPS + 2 * most) * 8
 
     def has(self, row: Val, tap: Val) -> Val:
-        """Whether a tap of a pixel is inside the image."""
+        """Whether tap ``tap`` of pixel ``row`` is inside the image."""
         return ((self.bits.load(row) >> tap) & 1).ne(0)
 
     def fill_tap_offsets(self) -> None:
-        """Store the offset of each tap from the first."""
+        """Store the offset of each tap from the first tap."""
         k, at, strides = self.k, self.k.var(0), self.window.strides
         kernel, dilation = self.taps.kernel, self.taps.dilation
         with k.loop(0, kernel.z) as z, k.loop(0, kernel.y) as y:
@@ -72,10 +72,10 @@ class Block:
                 at += 1
 
     def locate(self, image: Val, first: Val, count: Val, last: Val, is_padded: bool) -> None:
-        """Store addresses and masks of ``count`` output pixels from ``first`` on; beyond ``last``, that one is
-        repeated.
+        """Fill the tables for ``count`` output pixels of an image, from pixel ``first`` on. After pixel ``last``, its
+        entry is repeated.
 
-        Row by row, because work per pixel costs as much as the products of a few channels.
+        The tables are filled row by row, because work per pixel costs as much as the products of a few channels.
         """
         k, strides, (_, high, wide) = self.k, self.window.strides, self.window.out
         step, move = self.taps.stride.x, self.taps.stride.x * strides.x
@@ -89,19 +89,19 @@ class Block:
             for start, stride in zip(starts, strides.axes, strict=True):
                 place = place + start * stride
             lines = self._lines(starts) if is_padded else None
-            many = k.min(there - at, wide - left)
-            with k.loop(0, many) as i:
+            in_row = k.min(there - at, wide - left)
+            with k.loop(0, in_row) as i:
                 self.places.store(at + i, place + i * move)
                 if lines is not None:
                     self.bits.store(at + i, lines * self._columns(starts[2] + i * step))
-            done.set(at + many)
+            done.set(at + in_row)
         with k.loop(there, count) as i:
             self.places.store(i, self.places.load(there - 1))
             if is_padded:
                 self.bits.store(i, self.bits.load(there - 1))
 
     def _lines(self, starts: Sequence[Val]) -> Val:
-        """A mask of the first taps of those tap rows that are inside the image."""
+        """A bit mask with the first tap of each row of taps that is inside the image."""
         k, found, at, kernel = self.k, self.k.var(0), self.k.var(0), self.taps.kernel
         z, y, _ = starts
         with k.loop(0, kernel.z) as tz, k.loop(0, kernel.y) as ty:
@@ -172,15 +172,16 @@ class TilePixels:
         return ((taps >> tap) & 1).ne(0)
 
     def at(self, tap: Val) -> Channels:
-        """The input of a tap, each pixel from its own address."""
+        """The input of a tap at all pixels of the tile, each pixel read from its own address."""
         distance, places = self.block.distances.load(tap), self.block.places
         found = [self._or_zeros(row, tap, self.source.at(places.load(row) + distance)) for row in self.rows]
         return Channels(lambda c, _: (pixel.load(c) for pixel in found))
 
     def neighbours(self, tap: Val) -> Channels:
-        """The same from one shared address, or one for every ``REACH`` pixels where the stride is a run-time number.
-        Odd multiples of the stride are then kept in registers; the addressing mode scales them by a power of two for
-        free.
+        """The input of a tap at all pixels of the tile, read from shared addresses; only where ``is_even(tap)`` holds.
+
+        One address serves all pixels or, where the pixel stride is a run-time number, ``REACH`` of them. Odd multiples
+        of the stride are then kept in registers; the addressing mode scales them by a power of two for free.
         """
         k, count, even = self.k, len(self.rows), self.even
         assert even is not None

@@ -58,7 +58,7 @@ class NhwcConvConfig(Record):
 
     @property
     def heights(self) -> tuple[int, ...]:
-        """Pixels of a micro-tile: of one at the end of an image, and of others."""
+        """The heights of micro-tiles in pixels: a low one for the last pixels of a block, and the usual one."""
         return tuple(sorted({min(LOW, self.shape.rows), self.shape.rows}))
 
     @property
@@ -176,13 +176,13 @@ class _PixelBlock(Record):
 
     @staticmethod
     def of(conv: _Conv, index: Val, top: Val, bottom: Val) -> _PixelBlock:
-        """``index`` counts lines, over all images and groups."""
+        """The micro-tiles from ``top`` to ``bottom`` of a line; ``index`` numbers lines over all images and groups."""
         line, image = index % conv.args.lines, index // conv.args.lines
         image, group = image // conv.args.groups, image % conv.args.groups
         return _PixelBlock(conv, image, group, line, top, bottom, top * conv.config.shape.rows)
 
     def locate(self) -> None:
-        """Fill the tables of pixels, and transpose what a stem reads, unless the panel before had the same pixels."""
+        """Fill the tables of pixels, and transpose what a stem reads, unless the block before had the same pixels."""
         conv, k, length, first = self.conv, self.conv.k, self.conv.args.length, self.first
         place = (self.image * conv.args.lines + self.line) * length + first
         with k.when(conv.located.ne(place)):
@@ -201,7 +201,7 @@ class _KBlock(Record):
     channel: Val
     taps: Val
     channels: Val
-    """How many."""
+    """The numbers of taps and of channels."""
     weights: Buf
     following: Buf
     """The weights of the next K-block."""
@@ -305,7 +305,10 @@ class _PanelSums(Record):
                 _fetch(self.source, conv.block, row + height, height, conv.args.channels)
 
     def _ahead(self, tile: Val, k_block: _KBlock, *, is_high: bool) -> Buf | None:
-        """Where a micro-tile prefetches the next K-block from. A panel of one vector is the only one, and in cache."""
+        """The address from which a micro-tile prefetches its share of the next K-block; None if it prefetches nothing.
+
+        Low micro-tiles do not prefetch, nor do panels of one vector: such a panel is the only one, and stays in cache.
+        """
         if not is_high or self.conv.config.shape.vectors == 1:
             return None
         return k_block.following.at((tile - self.block.top) * k_block.taps * k_block.channels * self.pace)
@@ -342,7 +345,7 @@ class _PanelSums(Record):
 
 
 def _put(finish: BoundEpilogue, found: list[list[Var]], row: Val, column: Val) -> None:
-    """Apply the epilogue to a whole tile in registers."""
+    """Apply the epilogue to a whole micro-tile in registers, whose first element belongs to (row, column)."""
     for r, sums in enumerate(found):
         for j, total in enumerate(sums):
             lanes = total.lanes

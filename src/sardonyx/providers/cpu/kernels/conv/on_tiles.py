@@ -59,17 +59,17 @@ from sardonyx.records import Record
 KC_STEPS = {1: 12, 2: 6, 3: 4}
 """Most steps of a K-block, by terms: 24 KiB of weights."""
 STREAMING_KC_STEPS = 16
-"""... of one term whose pixels leave L1 to the weights."""
+"""Most steps of a K-block of one term whose pixels bypass L1 (``Geometry.is_non_temporal``)."""
 MAX_RESIDENT_STEPS = 2
 """Most steps whose weights stay in tile registers, two tiles for each."""
 LEAST_SHARE = {1: 0.12, 2: 0.3, 3: 0.6}
 """By terms: share of the numbers in tiles that must be channels and filters, below which multiply-adds are faster."""
 LEAST_GAIN = {1: 10, 2: 24, 3: 110}
-"""By terms: products for each number that is split or finished, from which they outweigh that."""
+"""By terms: least number of products for each number that is split or stored, below which multiply-adds are faster."""
 FEW = {1: 0, 2: 0, 3: 64}
 """By terms: outputs of a filter for which there must be twice as many products."""
 NARROW = 0.25
-"""Factor on both for images of narrow floats, which are slow without AMX."""
+"""Factor on ``LEAST_SHARE`` and ``LEAST_GAIN`` for images of narrow floats, which are slow without AMX."""
 LEAST_ROWS = {1: 0.05, 2: 0.15, 3: 0.35}
 """By terms: share of the rows of tiles that must be outputs."""
 SLICES_EASE = 0.4
@@ -92,7 +92,7 @@ class Geometry(Record):
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     size: tuple[Known, ...]
-    """Of the result."""
+    """The spatial sizes of the result."""
     phases: StridePhases | None = None
     """The phases of the image, if they are what is read."""
     second: Geometry | None = None
@@ -110,17 +110,17 @@ class Geometry(Record):
 
     @property
     def image(self) -> PackedImageLayout:
-        """What is read."""
+        """The layout that tiles read: that of the image, or of its stride phases."""
         return self.phases.image if self.phases else self.layout
 
     @property
     def moves(self) -> tuple[int, ...]:
-        """From window to window, along each axis of that."""
+        """The distance from window to window along each axis, in pixels of ``image``."""
         return (1, 1, 1) if self.phases else self.strides
 
     @property
     def is_dense(self) -> bool:
-        """Whether the first pixels of windows follow each other, row after row."""
+        """Whether the first pixels of successive windows are successive pixels of ``image``, also from row to row."""
         return self.moves == (1, 1, 1) and self.image.has_no_padding
 
     @property
@@ -130,7 +130,7 @@ class Geometry(Record):
 
     @property
     def is_non_temporal(self) -> bool:
-        """Whether pixels leave L1 to the weights: those of one term that a single tap sees once."""
+        """Whether tile loads of pixels bypass L1: with one term, if a single tap reads each pixel."""
         is_once = self.kernel[:2] == (1, 1) and self.spans[0] == 1
         return self.layout.terms == 1 and is_once and self.steps > MAX_RESIDENT_STEPS
 
@@ -140,7 +140,7 @@ class Geometry(Record):
 
     @property
     def spans(self) -> tuple[int, int]:
-        """Of numbers that the taps of a row see, and how long they are."""
+        """How many contiguous spans of a channel block a row of taps reads, and the length of each in numbers."""
         return self.layout.spans(self.kernel[2], self.dilations[2])
 
     def operand(
@@ -166,7 +166,7 @@ class Geometry(Record):
 
     @property
     def second_operand(self) -> SecondImageArgs[Ref, Known]:
-        """The parameters of a second image."""
+        """The kernel's parameters of this geometry as that of a second image."""
         strides, _ = self._strides
         along = zip((strides.z, strides.y, strides.x), self.moves, strict=True)
         z, y, x = (expressible(dims.mul(stride, n)) for stride, n in along)
@@ -196,8 +196,11 @@ def refusal(group: Convolution, analysis: Analysis) -> Refusal | None:
     return found
 
 
-def _whatever_the_layout(ask: Asked) -> Asked:
-    """Remember the answer for convolutions that differ in strides and offsets only: layout passes ask again."""
+def _layout_independent(ask: Asked) -> Asked:
+    """Cache the answer of ``ask`` in the analysis, under a key without the image's strides and offset.
+
+    Layout passes change these and ask again; the answer does not depend on them.
+    """
 
     def asked(group: Convolution, analysis: Analysis) -> Refusal | None:
         x, w = group.x, group.w
@@ -211,7 +214,7 @@ def _whatever_the_layout(ask: Asked) -> Asked:
     return asked
 
 
-@_whatever_the_layout
+@_layout_independent
 def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
     """Why tiles cannot carry out a convolution in bf16 terms."""
     w, window = group.w, group.window
@@ -237,10 +240,10 @@ def supports(group: Convolution, analysis: Analysis) -> Refusal | None:
     return None
 
 
-@_whatever_the_layout
+@_layout_independent
 def pays(group: Convolution, analysis: Analysis) -> Refusal | None:
     """Why vectors are quicker for a convolution that tiles support."""
-    window, count = thinned(group).window, terms(group, analysis)
+    window, count = without_pointwise_strides(group).window, terms(group, analysis)
     if _used_rows(group, window) < LEAST_ROWS[count]:
         return Refusal("too few rows of the tiles would be outputs")
     filters, channels, *taps = (int(d) for d in group.w.shape)
@@ -273,7 +276,7 @@ def slices_refusal(group: Convolution, analysis: Analysis) -> Refusal | None:
 
 
 def _used_rows(group: Convolution, window: Window) -> float:
-    """The share of the rows of tiles that are outputs: lines of few leave most of them empty, or full of padding."""
+    """The share of tile rows that are outputs: short lines leave rows empty (strides) or full of padding."""
     wide = group.box[-1]
     if not isinstance(wide, int):
         return 1
@@ -282,8 +285,10 @@ def _used_rows(group: Convolution, window: Window) -> float:
     return wide / max(wide + (window.kernel[-1] - 1) * window.dilations[-1], 1)
 
 
-def thinned(group: Convolution) -> Convolution:
-    """Without the strides of axes along which windows see one element: what they leave out is not in the view."""
+def without_pointwise_strides(group: Convolution) -> Convolution:
+    """The convolution with stride 1 along axes where its kernel has one element: the view of the image then leaves out
+    the elements that no window reads.
+    """
     x, window = group.x, group.window
     strides = list(window.strides)
     for i, (n, s, p) in enumerate(zip(window.kernel, window.strides, window.pads, strict=True)):
@@ -294,7 +299,10 @@ def thinned(group: Convolution) -> Convolution:
 
 
 def geometry(group: Convolution, frame: WindowGeometry, terms: int, block: int = BLOCK) -> Geometry:
-    """With a layout for this convolution alone, of blocks or, where channels do not fill those of 32, close."""
+    """The window over a packed image in a layout for this convolution alone.
+
+    The layout is channel-blocked, or compact if ``block`` is 32 and windows then read fewer tiles.
+    """
     window, size = frame.window, frame.size
     reach = [(n - 1) * d for n, d in zip(window.kernel, window.dilations, strict=True)]
     pads = [p for p in window.pads if isinstance(p, int)]
@@ -314,18 +322,18 @@ def geometry(group: Convolution, frame: WindowGeometry, terms: int, block: int =
 
 
 def steps(group: Convolution, analysis: Analysis, second: Convolution | None = None) -> list[Step]:
-    """The convolution on tiles, with the sums of a ``second`` one added to its own (``conv.summed_pair``)."""
+    """The steps of a convolution on tiles, with the sums of a ``second`` one added (``conv.summed_pair``)."""
     terms = term_count(analysis.precision, group.x.dtype, group.w.dtype)
     filters, depth = int(group.w.shape[0]), math.prod(int(d) for d in group.w.shape[1:])
     before, other = list[Step](), None
     second_image: Ref | None = None
     moved: Known = 0
     if second is not None:
-        before, other, image, frame = _image(second, terms, analysis, is_joined=False, more=depth // BLOCK)
+        before, other, image, frame = _image(second, terms, analysis, allow_collapse=False, more=depth // BLOCK)
         second_image, depth = Ref(image, other.start), depth + int(second.w.shape[1])
         moved = expressible(nbytes_of(frame.x, terms * 2))
-    is_joined, many = (True, 0) if other is None else (other.is_dense, other.own_steps)
-    made, found, image, frame = _image(group, terms, analysis, is_joined=is_joined, more=many)
+    allow_collapse, second_steps = (True, 0) if other is None else (other.is_dense, other.own_steps)
+    made, found, image, frame = _image(group, terms, analysis, allow_collapse=allow_collapse, more=second_steps)
     found = replace(found, second=other)
     weights = packed(group, found, analysis.isa, second)
     epilogue, operands = epilogue_of(group, frame, analysis)
@@ -352,10 +360,12 @@ def steps(group: Convolution, analysis: Analysis, second: Convolution | None = N
 
 
 def _image(
-    group: Convolution, terms: int, analysis: Analysis, *, is_joined: bool = True, more: int = 0
+    group: Convolution, terms: int, analysis: Analysis, *, allow_collapse: bool = True, more: int = 0
 ) -> tuple[list[Step], Geometry, Storage, WindowGeometry]:
-    """The packed image: written so by its producer, or by a step of its own. ``more``: steps of a second convolution
-    that would profit from unit strides, too.
+    """The steps that make the packed image, the geometry over it, its storage, and the window.
+
+    There is no step if the producer packs the image, unless decomposing it into stride phases pays. ``allow_collapse``:
+    all pixels may become one row. ``more``: steps of a second convolution, which also gain from unit strides.
     """
     given = analysis.images.get(group.x.storage)
     given = None if given is None or not given.is_of(group.x) else given
@@ -364,10 +374,10 @@ def _image(
         i.layout for v in group.extra if (i := analysis.images.get(v.storage)) is not None and not i.has_unpacked
     ]
     if given is None:
-        group = thinned(group)
+        group = without_pointwise_strides(group)
     else:
         layouts.append(given.layout)
-    frame = WindowGeometry.of(group, collapse=is_joined and all(one.has_no_padding for one in layouts))
+    frame = WindowGeometry.of(group, collapse=allow_collapse and all(one.has_no_padding for one in layouts))
     found = geometry(group, frame, terms)
     if given is None:
         x = frame.x
@@ -389,7 +399,7 @@ def _image(
 
 
 def _moved(frame: WindowGeometry, terms: int, analysis: Analysis) -> Known:
-    """Bytes that are read and written once, packed images as such; 0 if the size is not expressible."""
+    """Bytes of image, operands and outputs, each counted once and as it is stored; 0 if that is not expressible."""
     images = {v: analysis.images.get(v.storage) for v in (*frame.extra, *frame.outputs)}
     numbers = [v for v, image in images.items() if image is None or image.has_unpacked]
     packed_inputs = [
@@ -448,7 +458,7 @@ def packed(group: Convolution, found: Geometry, isa: Isa, second: Convolution | 
     elements = panels * found.steps * step_elements(terms)
 
     def make() -> Any:
-        lined = [_lined(w, geometry) for w, geometry in both]
+        lined = [_in_step_order(w, geometry) for w, geometry in both]
         source = np.concatenate(lined) if len(lined) > 1 else lined[0]
         tiles, flags = allocate(elements * 2).view(bf16.numpy), np.zeros(panels * chunks, np.int32)
         spec = split_bf16(source=group.w.dtype, terms=terms, layout=PAIRS, is_direct=True, axes=0)
@@ -456,21 +466,21 @@ def packed(group: Convolution, found: Geometry, isa: Isa, second: Convolution | 
         Launch(spec, {**args, "x_line": 1, "x_k": filters}, isa=isa)()
         if flags.any():
             odd = (w for (w, _), one in zip(both, lined, strict=True) if not np.isfinite(one).all())
-            raise Unrepresentable(_tensor(next(odd, group.w))[0])
+            raise Unrepresentable(_weights_key(next(odd, group.w))[0])
         return tiles
 
-    key = ("conv tiles", *(_tensor(w) for w, _ in both), terms, layout.compact, found.spans[1])
+    key = ("conv tiles", *(_weights_key(w) for w, _ in both), terms, layout.compact, found.spans[1])
     return Packed("constant", bf16, elements, group.w.storage.value, key=key, make=make)
 
 
-def _tensor(w: View) -> tuple[object, Known, tuple[Known, ...]]:
-    """What equal weights have in common."""
+def _weights_key(w: View) -> tuple[object, Known, tuple[Known, ...]]:
+    """What the views of equal weights have in common: tensor, offset and shape."""
     assert w.storage.tensor is not None
     return identity(w.storage.tensor), w.offset, w.shape
 
 
-def _lined(w: View, found: Geometry) -> Any:
-    """Weights as steps see them: all that are of one filter, from filter to filter."""
+def _in_step_order(w: View, found: Geometry) -> Any:
+    """Weights as [step][32 numbers][filter], flattened: numbers as tiles read them, zero where they read no channel."""
     layout, (spans, wide), (filters, channels, *taps) = found.layout, found.spans, (int(d) for d in w.shape)
     assert w.storage.tensor is not None
     count = filters * channels * math.prod(taps)
@@ -478,7 +488,7 @@ def _lined(w: View, found: Geometry) -> Any:
     seen = content.reshape(filters, channels, -1).transpose(2, 1, 0)  # taps, channels, filters
     lined = np.zeros((len(seen), layout.room, filters), content.dtype)
     lined[:, :channels] = seen
-    if layout.compact:  # what each run sees, and zeros to the end of its last tile
+    if layout.compact:  # what each span reads, and zeros to the end of its last tile
         lined = lined.reshape(found.kernel[0] * found.kernel[1] * spans, -1, filters)[:, :wide]
         lined = np.pad(lined, ((0, 0), (0, -wide % BLOCK), (0, 0)))
     else:

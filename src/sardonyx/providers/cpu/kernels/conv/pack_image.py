@@ -90,7 +90,7 @@ def pack_image(
 
 
 class _Row:
-    """One row of 32 channels."""
+    """Packs a row of pixels, 32 channels of each."""
 
     def __init__(
         self, k: Kernel, args: PackImageArgs[Buf, Val], x: Buf, y: Buf, first: Val, terms: int, order: str
@@ -105,7 +105,7 @@ class _Row:
         """The largest magnitude so far in each lane, as bits."""
 
     def pixels(self, vectors: int) -> None:
-        """Adjacent channels: one vector of them, or two."""
+        """Pack pixels whose channels are adjacent (NHWC): ``vectors`` vectors of 16 channels, one or two."""
         k, words = self.k, self.y.as_type(u16)
         masks = [k.mask(self.channels - self.first - i * HALF, HALF) for i in range(vectors)]
         source, there = self.x.at(self.first * self.strides.c), k.mask(self.room, vectors * HALF)
@@ -118,34 +118,34 @@ class _Row:
                 words.store(i * self.pixel + self.term * term, upper, there)
 
     def transposed(self) -> None:
-        """Sixteen pixels at a time: a vector of pixels for each channel is transposed."""
+        """Pack sixteen pixels at a time: a vector of pixels is loaded for each channel, and transposed in registers."""
         k, words = self.k, self.y.as_type(u32)
         local, staging = k.local(u32, self.terms * HALF * HALF), k.local(u32, HALF * HALF)
         there = k.mask(self.room // 2, HALF)
         with k.loop(0, self.width, HALF) as at:
-            many = k.min(self.width - at, HALF)
+            count = k.min(self.width - at, HALF)
             with k.loop(0, HALF) as pair:
-                even, odd = (self._packed(self.first + pair * 2 + side, at, many) for side in range(2))
+                even, odd = (self._packed(self.first + pair * 2 + side, at, count) for side in range(2))
                 for term, both in enumerate(_pairs(even, odd)):
                     local.store((term * HALF + pair) * HALF, both)
             with k.loop(0, self.terms) as which:
                 rows = transposed([local.load((which * HALF + i) * HALF, HALF) for i in range(HALF)])
                 for n, row in enumerate(rows):
                     staging.store(n * HALF, row)
-                with k.loop(0, many) as i:
+                with k.loop(0, count) as i:
                     words.store(((at + i) * self.pixel + which * self.term) // 2, staging.load(i * HALF, HALF), there)
 
     def interleaved(self, few: int) -> None:
-        """Sixteen pixels at a time of few channels, in registers."""
+        """Pack sixteen pixels at a time of ``few`` channels, whose vectors of pixels are interleaved in registers."""
         k, unit = self.k, 1 << (few - 1).bit_length()
         nothing = [k.zeros(u32, HALF)] * self.terms
         with k.loop(0, self.width, HALF) as at:
-            many = k.min(self.width - at, HALF)
+            count = k.min(self.width - at, HALF)
             for c in range(few if self.order == NCHW else 0):
                 self.x.at(self.strides.c * c + self.strides.y * AHEAD + at).prefetch()
             for line in range(unit * HALF // BLOCK):
                 self.y.at(self.y_y + at * self.pixel + line * BLOCK).prefetch(write=True)
-            heads = [self._packed(k.const(c), at, many) if c < few else nothing for c in range(unit)]
+            heads = [self._packed(k.const(c), at, count) if c < few else nothing for c in range(unit)]
             if unit == 1:
                 words = [[k.cast(head >> 16, u16) for head in heads[0]]]
             else:
@@ -153,11 +153,11 @@ class _Row:
             for term, vectors in enumerate(zip(*words, strict=True)):
                 whole = interleaved_wide(vectors)
                 to = self.y.at(at * self.pixel + self.term * term).as_type(whole.dtype)
-                to.store(0, whole, k.mask(many * len(words), whole.lanes))
+                to.store(0, whole, k.mask(count * len(words), whole.lanes))
 
-    def _packed(self, c: Val, at: Val, many: Val) -> list[Val]:
-        """The terms of a channel of sixteen pixels."""
-        k, here, existing = self.k, self.x.at(c * self.strides.c), self.k.select(c < self.channels, many, 0)
+    def _packed(self, c: Val, at: Val, count: Val) -> list[Val]:
+        """The terms of channel ``c`` for ``count`` pixels, at most sixteen, from ``at`` on."""
+        k, here, existing = self.k, self.x.at(c * self.strides.c), self.k.select(c < self.channels, count, 0)
         if self.order == NCHW:
             return self._seen(here.load(at, HALF, k.mask(existing, HALF)))
         local = k.local(f32, HALF)
@@ -167,7 +167,7 @@ class _Row:
         return self._seen(local.load(0, HALF))
 
     def _seen(self, v: Val) -> list[Val]:
-        """The terms of some numbers; the magnitude of the first term is recorded for the row's flag."""
+        """The terms of a vector of numbers; records the largest magnitude of first terms if rows have flags."""
         heads = encode_terms(self.k, v, self.terms)
         if self.is_flagged:
             self.largest.set(self.k.max(self.largest.get(), heads[0] & MAGNITUDE))

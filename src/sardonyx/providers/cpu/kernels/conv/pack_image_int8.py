@@ -38,7 +38,7 @@ Zeros do not count. (Normal numbers have 6.)"""
 DARK = 32.0
 """Times the largest number of a stretch that the largest of its image may be, with three slices."""
 STRETCH, SEGMENT = 16, 64
-"""Pixels of a row that are measured as one, and that become slices at a time: a joined image is a single row."""
+"""Pixels of a row that are measured as one, and that are sliced at a time: a collapsed image is a single row."""
 _INFINITE = 0x7F80_0000
 
 
@@ -73,7 +73,7 @@ class _Source:
         self.size_y, self.width, self.batch = args.size.y, args.size.x, args.batch
         self.lines = args.size.z * self.size_y
         self.stretches = ceil_div(self.width, STRETCH)
-        """Of a row."""
+        """Stretches of a row."""
 
     def row(self, image: Val, line: Val) -> Buf:
         return self.x.at(image * self.b + line // self.size_y * self.z + line % self.size_y * self.y)
@@ -145,7 +145,10 @@ def _params(first: DType) -> Params:
 
 @kernel(_params)
 def pack_image_int8_slices(k: Kernel, args: PackSlicesArgs[Buf, Val], *, first: DType) -> None:
-    """y, scales, fourth and flags = the slices of images."""
+    """Slice NHWC images into ``y``, with a scale for each image.
+
+    ``fourth`` tells whether an image has fourth slices, ``flags`` whether it cannot be sliced.
+    """
     source, y, layout, blocks = _Source(k, args.magnitudes.x, args.magnitudes.source), args.y, args.layout, args.blocks
     zero_padding(k, y, layout, source.batch)
     fourth_layout = _of_fourth_slices(layout)
@@ -172,9 +175,9 @@ def pack_image_int8_slices(k: Kernel, args: PackSlicesArgs[Buf, Val], *, first: 
         place = place + (line // source.size_y + front.z) * strides.z
         place = place + (line % source.size_y + front.y) * strides.y
         place = place + (left + front.x) * strides.x
-        row, many = source.row(image, line).at(left * source.pixel), k.min(source.width - left, SEGMENT)
+        row, count = source.row(image, line).at(left * source.pixel), k.min(source.width - left, SEGMENT)
         fourth = y.at(args.more + place // SLICES)
-        segment = _Segment(k, source, row, many, y.at(place), fourth, strides.x, block * STEP, scale)
+        segment = _Segment(k, source, row, count, y.at(place), fourth, strides.x, block * STEP, scale)
         with k.either(has_fourth.get().ne(0)) as (some, none):
             with some:
                 segment.put(has_fourth=True)
@@ -191,8 +194,8 @@ def _of_fourth_slices(layout: PackedImageArgs[Buf, Val]) -> PackedImageArgs[Buf,
 
 
 def _known(k: Kernel, source: _Source, image: Val, given: MagnitudeArgs[Buf, Val]) -> tuple[Val, Val, Val]:
-    """The largest magnitude of an image, as bits; its ratio to the mean of the other magnitudes; and whether a stretch
-    that is not all zero is dark.
+    """The largest magnitude of an image, as bits; its ratio to the mean of the other magnitudes; and whether some
+    stretch that is not all zero is much darker than the image (``DARK``).
     """
     each = source.lines * source.stretches
     top, least = k.var(k.zeros(u32, HALF)), k.var(k.const(_INFINITE, u32, HALF))
@@ -211,16 +214,16 @@ def _known(k: Kernel, source: _Source, image: Val, given: MagnitudeArgs[Buf, Val
 
 
 class _Segment(Record):
-    """64 channels of ``many`` pixels of a row."""
+    """Slices 64 channels of ``count`` pixels of a row."""
 
     k: Kernel
     source: _Source
     row: Buf
-    many: Val
+    count: Val
     to: Buf
     fourth: Buf
     pixel: Val
-    """From one to the next, in elements of the first three slices."""
+    """The stride of pixels, in elements of the first three slices."""
     first: Val
     scale: Scale
 
@@ -237,7 +240,7 @@ class _Segment(Record):
         k, row = self.k, self.row.at(self.first)
         places = [(self.to.at(index * STEP), self.pixel) for index in range(SLICES)]
         places.append((self.fourth, self.pixel // SLICES))
-        with k.loop(0, self.many) as i:
+        with k.loop(0, self.count) as i:
             pixel = row.at(i * self.source.pixel)
             numbers = [pixel.load(j * HALF, HALF, mask) for j, mask in enumerate(masks)]
             for (place, stride), bits in zip(places, self.scale.step(numbers, has_fourth=has_fourth), strict=False):
@@ -255,7 +258,7 @@ class SlicedImage(Record):
     fourth: Storage
     flags: Storage
     first: DType
-    """Of first slices: bytes without signs, if no number is negative."""
+    """The type of first slices: unsigned bytes if no number is negative."""
 
 
 def packing_steps(source: View, layout: PackedImageLayout, nodes: Any, first: DType) -> tuple[list[Step], SlicedImage]:

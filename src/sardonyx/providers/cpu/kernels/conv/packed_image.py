@@ -59,7 +59,7 @@ class PackedImageLayout(Record):
     """z, y, x."""
     front: tuple[int, ...]
     back: tuple[Known, ...]
-    """Padding along each."""
+    """Padding before and after the image along each axis."""
     compact: int = 0
     """Numbers from pixel to pixel in the compact layout; 0: channel-blocked."""
     overrun: int = OVERRUN
@@ -78,7 +78,7 @@ class PackedImageLayout(Record):
 
     @property
     def room(self) -> int:
-        """Channels that a pixel has, with those that are zero."""
+        """Channels of a pixel, including those that are zero."""
         return self.compact or self.blocks * self.block
 
     @property
@@ -92,7 +92,7 @@ class PackedImageLayout(Record):
 
     @property
     def used(self) -> Known:
-        """Pixels of a plane that windows see."""
+        """Pixels of a plane that windows read, padding included."""
         high = dims.total((self.front[0], self.size[0], self.back[0]))
         return expressible(dims.add(dims.mul(high, self.deep), self.front[2]))
 
@@ -102,15 +102,16 @@ class PackedImageLayout(Record):
 
     @property
     def zeroes_tail(self) -> bool:
-        """Whether what no window sees is zero as well. Rows of tiles that are no pixels make sums that nobody wants.
-        But with several terms all sums are looked at for NaN, and where pixels lie compact, a row reads on into what
-        follows.
+        """Whether pixels that no window reads are zero as well.
+
+        Rows of a tile that are no output read them, and their sums are dropped. But with several terms all sums are
+        checked for NaN, and in the compact layout the last tile of a span reads on into these pixels.
         """
         return self.terms > 1 or self.compact > 0
 
     @property
     def planes(self) -> int:
-        """Of a picture: one for each term or block."""
+        """Planes of an image: one for each term (compact) or channel block."""
         return self.terms if self.compact else self.blocks
 
     @property
@@ -135,13 +136,13 @@ class PackedImageLayout(Record):
         return (1, (kernel - 1) * self.compact + self.channels) if dilation == 1 else (kernel, self.channels)
 
     def at(self, *place: int) -> Known:
-        """The element at which a pixel begins; (0, 0, 0) is the image's first, padding is before it."""
+        """The element at which pixel (z, y, x) begins. (0, 0, 0) is the image's first pixel; padding is before it."""
         z, y, x = (f + p for f, p in zip(self.front, place, strict=True))
         return expressible(dims.mul(dims.total((dims.mul(z, self.deep), dims.mul(y, self.row), x)), self.unit))
 
     @property
     def plane_stride(self) -> Known:
-        """In elements."""
+        """Elements from plane to plane."""
         return expressible(dims.mul(self.plane, self.unit))
 
     @property
@@ -182,7 +183,7 @@ class PackedImageArgs(Arguments[M, N]):
     plane: N
     """The stride of planes."""
     planes: N
-    """Of an image."""
+    """Planes of an image."""
     room: N
     """Channels that a pixel has, with those that are zero."""
     over: N
@@ -236,7 +237,10 @@ def window_tiles(layout: PackedImageLayout, kernel: Sequence[int], dilations: Se
 
 
 def encode_terms(k: Kernel, v: Val, terms: int) -> list[Val]:
-    """The bits of f32 numbers whose upper halves are the terms, as the layout keeps them."""
+    """The terms of f32 numbers, each in the upper half of a 32-bit word.
+
+    Numbers that terms cannot represent are encoded as the module describes under **Representable range**.
+    """
     bits = k.bitcast(v, u32)
     if terms == 1:
         return [k.cast(k.to_bf16(v, is_loose=True), u32) << 16]
@@ -247,7 +251,7 @@ def encode_terms(k: Kernel, v: Val, terms: int) -> list[Val]:
 
 
 def decode_terms(k: Kernel, pixel: Buf, term: Val, terms: int, lanes: int) -> Val:
-    """The numbers whose terms begin at ``pixel``, with ``term`` elements from one to the next."""
+    """The f32 numbers that ``encode_terms`` stored at ``pixel``; ``term`` is the stride of terms in elements."""
     heads = [k.cast(pixel.as_type(u16).load(term * i, lanes), u32) << 16 for i in range(terms)]
     value = k.bitcast(heads[-1], f32)
     for bits in reversed(heads[:-1]):  # the smallest first: exact

@@ -96,13 +96,14 @@ class Places(Record):
         return Places(tuple(words), is_dense or is_line, is_line)
 
     @property
-    def many(self) -> int:
+    def columns(self) -> int:
+        """Columns of offsets in the table."""
         return 1 + max((word for word in self.words if word is not None), default=-1)
 
     @property
     def tile_words(self) -> int:
         """Words of a tile: the head, and for each pixel its index in the tile and its offsets."""
-        return HEAD if self.is_line else HEAD + SLOTS * (self.many + (not self.is_dense))
+        return HEAD if self.is_line else HEAD + SLOTS * (self.columns + (not self.is_dense))
 
 
 def table_nbytes(places: Places) -> int:
@@ -116,7 +117,7 @@ class _Operand(Record):
     access: Access
     matrix: MatrixArgs[Buf, Val]
     word: int | None
-    """Its column of offsets in the table."""
+    """The operand's column of offsets in the table; None if its offset is the same for all pixels."""
 
     @property
     def panel_stride(self) -> Operand:
@@ -133,7 +134,7 @@ class PipelinedPixels:
         self, k: Kernel, epilogue: Epilogue, args: TileConvArgs[Buf, Val], grid: PixelTiles, table: Buf, places: Places,
         pace: int, *, is_full: bool,
     ) -> None:  # fmt: skip
-        assert places.many < HEAD
+        assert places.columns < HEAD
         self.k, self.grid, self.places = k, grid, places
         self.pace, self.is_full = pace, is_full
         self.filters = args.filters
@@ -154,16 +155,16 @@ class PipelinedPixels:
             here.store(0, self._locate_line(tile, here) if self.places.is_line else self._locate_rows(tile, here))
 
     def _locate_line(self, tile: Val, here: Buf) -> Val:
-        _, *place, x, many = self.grid.entry(tile)
+        _, *place, x, count = self.grid.entry(tile)
         for word, (start, _) in self._counted(place, x).items():
             here.store(1 + word, start)
-        return many
+        return count
 
     def _locate_rows(self, tile: Val, here: Buf) -> Val:
         found = self.k.var(0)
-        with self.grid.image_rows(tile) as (first, place, x, many):
+        with self.grid.image_rows(tile) as (first, place, x, count):
             self._write(here.at(HEAD + found.get()), first, place, x)
-            found += many
+            found += count
         return found.get()
 
     def _counted(self, place: list[Val], x: Val) -> dict[int, tuple[Val, Val]]:
@@ -180,7 +181,7 @@ class PipelinedPixels:
         k, lanes = self.k, HALF // 2
         counted = self._counted(place, x)
         if not self.places.is_dense:
-            counted[self.places.many] = first * PANEL, k.const(PANEL)
+            counted[self.places.columns] = first * PANEL, k.const(PANEL)
         for word, (start, step) in counted.items():
             values = k.iota(i64, lanes) * step + start
             to.store(word * SLOTS, values)
@@ -194,9 +195,9 @@ class PipelinedPixels:
         ):  # fmt: skip
             var.set(value)
 
-    def pipelined_steps(self, many: Val) -> Val:
-        """How many of ``many`` steps finish a full ``pace`` of pixels."""
-        k, ready = self.k, self.k.min(many, self._count.get() >> (self.pace.bit_length() - 1))
+    def pipelined_steps(self, count: Val) -> Val:
+        """How many of ``count`` steps finish a full ``pace`` of pixels."""
+        k, ready = self.k, self.k.min(count, self._count.get() >> (self.pace.bit_length() - 1))
         return ready if self.is_full else k.select(self.filters - self._column.get() * PANEL >= PANEL, ready, 0)
 
     def step_actions(self) -> Callable[[Val], list[Callable[[], None]]]:
@@ -259,7 +260,7 @@ class PipelinedPixels:
     def _sums(self, at: Val, more: int) -> Val:
         if self.places.is_dense:
             return (at + more) * PANEL
-        return self._place(self.places.many, at, more)
+        return self._place(self.places.columns, at, more)
 
 
 class _PixelEpilogue(ImageEpilogue):

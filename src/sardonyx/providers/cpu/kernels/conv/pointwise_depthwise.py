@@ -49,7 +49,7 @@ from sardonyx.providers.cpu.program.steps import Ref, Step
 from sardonyx.records import Record
 
 NAME = "conv.pointwise_depthwise"
-"""Of the kernel variant."""
+"""The name of the kernel variant."""
 MAX_DEPTH = 160
 """Input channels up to which the saved memory traffic matters compared with the products."""
 MAX_RECOMPUTED = 12
@@ -66,11 +66,11 @@ class RingConfig(Record):
     shape: MicroTileShape
     """The micro-tile of the pointwise convolution."""
     rows: int
-    """Of the ring."""
+    """Rows of the ring."""
     has_full_panels: bool
     """The intermediate channels are whole panels."""
     epilogue: Epilogue
-    """Of the pointwise convolution."""
+    """The epilogue of the pointwise convolution."""
 
 
 def fusable_pairs(groups: Sequence[Group], analysis: Analysis) -> dict[Storage, Convolution]:
@@ -185,7 +185,7 @@ class FusedPairArgs(Arguments[M, N]):
     panels: M
     """Weights of the pointwise convolution."""
     depth: N
-    """Its input channels."""
+    """Input channels of the pointwise convolution."""
     extra: tuple[MatrixArgs[M, N], ...] = field(metadata=named("first_x"))
     """The operands of its epilogue."""
 
@@ -203,7 +203,10 @@ def conv_pointwise_depthwise(
 
 
 class _FusedPair(DepthwiseWindow):
-    """A depthwise window over rows that are computed when it reaches them."""
+    """Slides the depthwise window over a ring of rows of the intermediate image.
+
+    The pointwise convolution computes a row when the window reaches it.
+    """
 
     def __init__(
         self, k: Kernel, config: NhwcWindowConfig, ring_config: RingConfig, epilogue: Epilogue,
@@ -241,7 +244,7 @@ class _FusedPair(DepthwiseWindow):
             self._row_block(image, row_block * out_y // row_blocks, (row_block + 1) * out_y // row_blocks)
 
     def _row_block(self, image: Val, top: Val, bottom: Val) -> None:
-        """Some output rows of the current channel panel."""
+        """Compute the output rows from ``top`` to ``bottom`` of an image, for the current channel panel."""
         k, window, (_, in_y, in_x) = self.k, self.args.window, self.size
         stride, seen = self.taps.strides[1], (self.taps.kernel[1] - 1) * self.taps.dilations[1] + 1
         x = window.x.at(image * window.strides.b)
@@ -260,16 +263,16 @@ class _FusedPair(DepthwiseWindow):
                 outputs.make(image, (k.const(0), y, at), self.out[2] - at)
 
     def _make(self, x: Buf, weights: Buf, pixel: Val, room: Val) -> None:
-        """Compute intermediate pixels from ``pixel`` on, at most up to ``room``."""
+        """Compute a micro-tile of intermediate pixels from ``pixel`` on; store those before ``room`` in the ring."""
         k, lanes, (_, in_y, in_x) = self.k, self.lanes, self.size
-        last, many = in_y * in_x - 1, self.shape.rows
-        given = [x.at(k.min(pixel + i, last) * self.pixel) for i in range(many)]
+        last, count = in_y * in_x - 1, self.shape.rows
+        given = [x.at(k.min(pixel + i, last) * self.pixel) for i in range(count)]
         found = micro_kernel(k, given, weights, self.pair.depth, f32, self.shape, is_near=True)
         start, around = (pixel // in_x & (self.rows - 1)) * in_x + pixel % in_x, self.rows * in_x
         if self.ring_config.epilogue.is_expensive:
             for at, total in enumerate(total for row in found for total in row):
                 self.sums.store(at * lanes, total)
-            with k.loop(0, k.min(room - pixel, many)) as i:
+            with k.loop(0, k.min(room - pixel, count)) as i:
                 sums = [self.sums.load(i * self.wide + j * lanes, lanes) for j in range(self.shape.vectors)]
                 self._put(start + i, around, [self._finished(j, total) for j, total in enumerate(sums)])
             return
@@ -284,7 +287,7 @@ class _FusedPair(DepthwiseWindow):
         return result
 
     def _put(self, at: Val, around: Val, results: Sequence[Val]) -> None:
-        """Store a pixel of the ring."""
+        """Store pixel ``at`` of the ring; from ``around``, the number of its pixels, it continues at its start."""
         place = self.k.select(at >= around, at - around, at) * self.wide
         for j, result in enumerate(results):
             self.ring.store(place + j * self.lanes, result)

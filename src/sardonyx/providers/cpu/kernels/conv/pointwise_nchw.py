@@ -56,7 +56,7 @@ class PointwiseConfig(Record):
     """Compile-time configuration of a pointwise convolution."""
 
     dtype: DType
-    """Of the accumulators."""
+    """The type of the accumulators."""
     shape: FilterTile
     is_register_epilogue: bool
     """There is one K-block only, and the epilogue is cheap: it is applied to registers."""
@@ -141,7 +141,7 @@ class PointwiseArgs(Arguments[M, N]):
     groups: N
     channels: N
     filters: N
-    """Of a group."""
+    """Channels and filters of a group."""
     k_block: N
     room: N
     """Elements that fill half of L2."""
@@ -238,42 +238,42 @@ class _Block(Record):
             c * ceil_div(self.pixels, self.wide) * self.wide
         )
 
-    def multiply(self, weights: Buf, is_first: Val, ending: _TileEpilogue) -> None:
-        """Compute and finish a tile of filters; the first tile copies the pixels into panels."""
+    def multiply(self, weights: Buf, is_first: Val, epilogue: _TileEpilogue) -> None:
+        """Compute a tile of filters and apply the epilogue; the first tile also copies the pixels into panels."""
         k, config, shape, wide, pitch = self.k, self.config, self.config.shape, self.wide, self.config.pitch
-        whole, is_full = self.whole, ending.rows.eq(shape.rows)
+        whole, is_full = self.whole, epilogue.rows.eq(shape.rows)
         with k.loop(0, k.max(self.channels, 1), self.k_block) as c:
-            many, part, panels = k.min(self.channels - c, self.k_block), weights.at(c * shape.rows), self.panels(c)
-            image, length = self.image.at(c * self.distance), many * wide
+            depth, part, panels = k.min(self.channels - c, self.k_block), weights.at(c * shape.rows), self.panels(c)
+            image, length = self.image.at(c * self.distance), depth * wide
             with k.when(is_first):
-                self._copy_rest(c, many)
+                self._copy_rest(c, depth)
             with k.loop(0, whole) as p:
                 found, panel = Accumulators(k, config.dtype, shape), panels.at(p * length)
                 with k.either(is_first) as (yes, no):
                     with yes:
-                        found.add(image.at(p * wide), self.distance, part, many, copy=panel)
+                        found.add(image.at(p * wide), self.distance, part, depth, copy=panel)
                     with no:
-                        found.add(panel, wide, part, many)
+                        found.add(panel, wide, part, depth)
                 into = self.sums.at(p * wide)
                 if config.is_register_epilogue:
                     with k.either(is_full) as (yes, no):
                         with yes:
-                            ending.put(found, p * wide)
+                            epilogue.put(found, p * wide)
                         with no:
                             accumulate(k, found.total, into, c > 0, pitch)
                 else:
                     accumulate(k, found.total, into, c > 0, pitch)
             with k.loop(whole * wide, self.pixels, lanes_of(k.lanes, config.dtype)) as pixel:
                 found = Accumulators(k, config.dtype, replace(shape, vectors=1))
-                found.add(panels.at(whole * length + pixel - whole * wide), wide, part, many)
+                found.add(panels.at(whole * length + pixel - whole * wide), wide, part, depth)
                 accumulate(k, found.total, self.sums.at(pixel), c > 0, pitch)
         done = k.select(is_full, whole * wide, 0) if config.is_register_epilogue else k.const(0)
-        ending.rest(self.sums.at(done), pitch, done, self.pixels - done)
+        epilogue.rest(self.sums.at(done), pitch, done, self.pixels - done)
 
-    def _copy_rest(self, c: Val, many: Val) -> None:
-        """Copy the pixels of a K-block after the last full panel."""
+    def _copy_rest(self, c: Val, depth: Val) -> None:
+        """Copy the pixels after the last full panel, for the ``depth`` channels of a K-block from channel ``c`` on."""
         k, wide, whole, lanes = self.k, self.wide, self.whole, lanes_of(self.k.lanes, self.config.dtype)
-        image, panel = self.image.at(c * self.distance + whole * wide), self.panels(c).at(whole * many * wide)
+        image, panel = self.image.at(c * self.distance + whole * wide), self.panels(c).at(whole * depth * wide)
         rest = self.pixels - whole * wide
-        with k.loop(0, rest, lanes) as i, k.loop(0, many) as j:
+        with k.loop(0, rest, lanes) as i, k.loop(0, depth) as j:
             panel.store(j * wide + i, image.load(j * self.distance + i, lanes, k.mask(rest - i, lanes)))

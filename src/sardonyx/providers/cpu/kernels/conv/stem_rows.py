@@ -58,7 +58,9 @@ class StemRows(Record):
 
     @staticmethod
     def of(group: Convolution, weights: View, high: int, pixels: int) -> StemRows:
-        """``weights`` have the taps of a row as channels. ``high`` rows with padding, ``pixels``: of a block."""
+        """``weights``: with the taps of a row as channels. ``high``: rows of the padded image. ``pixels``: of a
+        block.
+        """
         window, channels = group.window, int(group.w.shape[1])
         pitch = ((pixels - 1) * window.strides[1] + window.kernel[1]) * channels
         shape = (group.x.shape[0], window.kernel[1] * channels, high, group.box[3])
@@ -103,11 +105,11 @@ class RowTransposer:
         """The address of the image's first row, as if the whole image were in scratch."""
         return self.to.at(-self._skipped.get())
 
-    def transpose(self, image: Val, y: Val, x: Val, many: Val) -> None:
-        """Transpose the input of ``many`` pixels of an output row."""
+    def transpose(self, image: Val, y: Val, x: Val, count: Val) -> None:
+        """Transpose the input of ``count`` output pixels from (y, x) on, which are in one row."""
         k, taps, pitch, step = self.k, self.taps, self.window.strides.y, self.window.strides.x
         top, left = y * taps.stride.y, x * step // self.channels
-        wide = (many - 1) * step // self.channels + self.image.seen
+        wide = (count - 1) * step // self.channels + self.image.seen
         self._skipped.set(top * pitch + x * step)
         source = self.window.x.at(image * self.image.image)
         with k.loop(0, taps.kernel.y) as tap:

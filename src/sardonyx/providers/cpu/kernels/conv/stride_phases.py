@@ -52,12 +52,12 @@ class SourceStrides(Arguments[M, N]):
 
 
 class PhaseStrides(Arguments[M, N]):
-    """The strides of its phases."""
+    """The strides of the decomposed image."""
 
     b: N
     block: N
     plane: N
-    """From phase to phase."""
+    """The stride from phase to phase."""
     y: N
 
 
@@ -73,7 +73,7 @@ class StridePhasesArgs(Arguments[M, N]):
     blocks: N
     rows: N
     columns: N
-    """Of a phase."""
+    """Rows and columns of a phase."""
     phases: PlaneAxes[M, N]
     stride: PlaneAxes[M, N]
     seen: PlaneAxes[M, N]
@@ -91,7 +91,7 @@ def _params() -> Params:
 
 @kernel(_params)
 def split_stride_phases(k: Kernel, args: StridePhasesArgs[Buf, Val]) -> None:
-    """y = the stride phases of x."""
+    """y = the stride phases of the packed image x."""
     stride, x, y = args.stride, args.source, args.target
     phases, source, target = args.phases.y * args.phases.x, args.x.as_type(u16), args.y.as_type(u16)
     each = args.batch * args.blocks * phases
@@ -103,8 +103,8 @@ def split_stride_phases(k: Kernel, args: StridePhasesArgs[Buf, Val]) -> None:
         line = row * stride.y + phase_y
         here = source.at(image * x.b + block * x.block + line * x.y + phase_x * x.x)
         to = target.at(image * y.b + block * y.block + phase * y.plane + row * y.y)
-        many = k.min(args.columns, (args.seen.x - phase_x + stride.x - 1) // k.max(stride.x, 1))
-        with k.loop(0, k.select(line < args.seen.y, many, 0)) as i:
+        count = k.min(args.columns, (args.seen.x - phase_x + stride.x - 1) // k.max(stride.x, 1))
+        with k.loop(0, k.select(line < args.seen.y, count, 0)) as i:
             to.store(i * BLOCK, here.load(i * stride.x * x.x, BLOCK))
 
 
@@ -144,14 +144,16 @@ class StridePhases(Record):
         return self.image.blocks // (self.counts[0] * self.counts[1])
 
     def pays(self, steps: int, filters: int, size: tuple[Known, ...]) -> bool:
-        """Whether fewer micro-tiles outweigh the copy."""
+        """Whether having fewer micro-tiles saves more time than the copy costs."""
         high, wide = (int(d) for d in size[1:])
         (_, rows, columns) = (int(d) for d in self.image.size)
         fewer = high * -(-wide // HALF) - -(-((high - 1) * columns + wide) // HALF)
         return fewer * steps * -(-filters // PANEL) * SAVED > self.image.blocks * rows * columns * LINE
 
     def strides_of(self) -> tuple[PackedStrides[Ref, Known], PerAxis[Ref, Known]]:
-        """As ``PackedImageLayout.strides``, a block having all its phases; and the strides between phases."""
+        """The strides of the decomposed image, in which a channel block has all its phases; and the strides from phase
+        to phase along each axis.
+        """
         plane = self.image.plane_stride
         across = dims.mul(plane, self.counts[1])
         block = expressible(dims.mul(across, self.counts[0]))

@@ -50,7 +50,7 @@ def pays(group: Convolution, analysis: Analysis) -> Refusal | None:
 
 
 def takes(group: Convolution, analysis: Analysis) -> bool:
-    """Whether a convolution is taken, however its outputs lie in memory."""
+    """Whether this kernel carries out a convolution, in whatever layout its outputs are."""
     is_allowed = analysis.target.policy.allows("conv.strided_windows")
     return is_allowed and supports(group, analysis) is None and pays(group, analysis) is None
 

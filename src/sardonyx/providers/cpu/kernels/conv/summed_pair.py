@@ -22,22 +22,22 @@ from sardonyx.providers.cpu.program.steps import Step
 from sardonyx.records import Record
 
 NAME = "conv.summed_pair"
-"""Of the kernel variant."""
+"""The name of the kernel variant."""
 PLANE = 2
 """Axes of the images."""
 
 
 class SummedPair(Record):
-    """Two convolutions that are one."""
+    """Two convolutions whose sums are added: one step computes them as a single product."""
 
     first: Convolution
-    """With the epilogue of both."""
+    """The convolution that adds the other's sums, with the epilogue of both."""
     second: Convolution
-    """Of which only image, weights and window count."""
+    """The other convolution; only its image, weights and window are read."""
 
 
 def summed_pairs(groups: Sequence[Group], analysis: Analysis) -> dict[Storage, SummedPair]:
-    """By what would hold the sums that another convolution adds to its own."""
+    """The pairs among ``groups``, by the storage of the second convolution's result, which is never written."""
     if not analysis.isa.amx or analysis.precision != "medium" or not analysis.target.policy.allows(NAME):
         return {}
     reads = Counter(view.storage for group in groups for view in group.reads)
@@ -58,7 +58,7 @@ def summed_pairs(groups: Sequence[Group], analysis: Analysis) -> dict[Storage, S
 
 
 def _supports_pair(group: Convolution, analysis: Analysis) -> bool:
-    """Whether a convolution is of single pixels, in one term on tiles that channels and filters fill."""
+    """Whether a convolution may be in a pair: 1 x 1, unpadded, in one term, filling tiles with channels and filters."""
     window, (filters, channels, *_) = group.window, group.w.shape
     is_single = len(window.kernel) == PLANE and set(window.kernel) == {1} and not any(window.pads)
     if not is_single or not all(isinstance(d, int) for d in (filters, channels, *group.box[2:])):
@@ -69,13 +69,15 @@ def _supports_pair(group: Convolution, analysis: Analysis) -> bool:
 
 
 def steps(group: Convolution, analysis: Analysis) -> list[Step]:
-    """Those of both, of a group that adds the sums of another one to its own."""
+    """The steps of a pair; ``group`` is the convolution that adds the sums of the other one."""
     pair = next(analysis.summed_pairs[v.storage] for v in group.extra if v.storage in analysis.summed_pairs)
     return on_tiles.steps(pair.first, analysis, pair.second)
 
 
 def _with_one(group: Convolution, made: Mapping[Storage, Convolution]) -> SummedPair | None:
-    """With the first of those at hand whose sums it adds to its own."""
+    """The pair of ``group`` and the first convolution in ``made`` whose result ``group`` adds to its sums; None if
+    there is none. ``made`` has convolutions by their results.
+    """
     for i, view in enumerate(group.extra):
         other = made.get(view.storage)
         if other is None or not _is_all(view, other.outputs[0]) or other.w.dtype is not group.w.dtype:
@@ -102,7 +104,10 @@ def _only_adds(group: Convolution) -> bool:
 
 
 def _totals(expression: Expression) -> list[int]:
-    """The sums, and what they come to as operands are added: values each of which only the next is made of."""
+    """The numbers of the values that the sum (number 0) becomes as operands are added to it, one after the other.
+
+    Each of these values is used by the next one only.
+    """
     operands, found = len(expression.operands), [0]
     uses = _uses(expression)
     for number, step in enumerate(_applied(expression), operands):
@@ -127,7 +132,7 @@ def _is_add(program: Program) -> bool:
 
 
 def _added(expression: Expression, operand: int) -> int | None:
-    """The total that an operand, which is used nowhere else, is added to."""
+    """The total (``_totals``) to which ``operand`` is added; None if the operand has another use."""
     if _uses(expression)[operand] != 1:
         return None
     totals, steps = _totals(expression), _applied(expression)
@@ -136,8 +141,10 @@ def _added(expression: Expression, operand: int) -> int | None:
 
 
 def _without(expression: Expression, operand: int, total: int, other: Expression) -> Expression:
-    """What follows both sums, which come as one: where an operand was added to a total, what follows the other sums is
-    done with the total. Its further operands come last.
+    """The epilogue of a pair; its operand 0 is both sums in one.
+
+    ``expression`` added ``operand``, the result of the epilogue ``other``, to ``total``. Instead, the steps of
+    ``other`` are applied to ``total``. The further operands of ``other`` come last.
     """
     before = [n for n in range(len(expression.operands)) if n != operand]
     operands = (*(expression.operands[n] for n in before), *other.operands[1:])

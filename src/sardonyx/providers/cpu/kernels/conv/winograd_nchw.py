@@ -101,7 +101,7 @@ def transform_refusal(group: Convolution, analysis: Analysis) -> Refusal | None:
 
 
 def _gain(size: tuple[Known, ...], isa: Isa) -> float:
-    """By what factor products are fewer."""
+    """The factor by which there are fewer multiplications; those of unused lanes count."""
     if not all(isinstance(d, int) for d in size):
         return MIN_GAIN
     high, wide = (int(d) for d in size)
@@ -218,10 +218,10 @@ def conv_winograd_nchw(k: Kernel, args: WinogradNchwArgs[Buf, Val], *, epilogue:
             known.set(which)
         end = (chunk + 1) * tiles // chunks
         with k.loop(chunk * tiles // chunks, end, TILES) as begin:
-            many = k.min(end - begin, TILES)
-            with k.loop(0, ELEMENTS) as kind, k.loop(0, many) as i:
+            tile_count = k.min(end - begin, TILES)
+            with k.loop(0, ELEMENTS) as kind, k.loop(0, tile_count) as i:
                 block.multiply(kind, u.at((kind * tiles + begin + i) * channels * ROWS), block.sums(i))
-            with k.loop(0, many) as i:
+            with k.loop(0, tile_count) as i:
                 first = (begin + i) * ROWS
                 here = k.min(filters - first, ROWS)
                 is_not_finite = block.outputs(block.sums(i), here)
@@ -318,22 +318,24 @@ class _Block(Record):
         """The sums over all channels for one element of the transformed tiles."""
         k, vectors = self.k, ceil_div(self.rows * self.columns, self.lanes)
         with k.loop(0, k.max(self.channels, 1), K_BLOCK) as first:
-            many, start = k.min(self.channels - first, K_BLOCK), k.const(0)
+            depth, start = k.min(self.channels - first, K_BLOCK), k.const(0)
             seen = self.seen.at((kind * self.channels + first) * self.distance)
             for width in WIDTHS:
                 stop = start + (vectors - start) // width * width
                 with k.loop(start, stop, width) as v:
                     into = to.at(kind * (ROWS * _distance(self.lanes)) + v * self.lanes)
-                    self._run(seen.at(v * self.lanes), weights.at(first * ROWS), many, width, into, first > 0)
+                    self._multiply_vectors(
+                        seen.at(v * self.lanes), weights.at(first * ROWS), depth, width, into, first > 0
+                    )
                 start = stop
 
-    def _run(self, seen: Buf, weights: Buf, many: Val, width: int, into: Buf, is_later: Val) -> None:
+    def _multiply_vectors(self, seen: Buf, weights: Buf, depth: Val, width: int, into: Buf, is_later: Val) -> None:
         sums = Accumulators(self.k, f32, FilterTile(ROWS, width))
-        sums.add(seen, self.distance, weights, many)
+        sums.add(seen, self.distance, weights, depth)
         accumulate(self.k, sums.total, into, is_later, _distance(self.lanes))
 
     def outputs(self, of: Buf, filters: Val) -> Val:
-        """The output transform; returns whether an output is not finite.
+        """Transform the sums at ``of`` into outputs; returns whether an output is not finite.
 
         Lanes beyond a row belong to the next row, and beyond the last row they hold anything: they are masked.
         """

@@ -162,16 +162,16 @@ def conv_winograd_nhwc(
         with k.loop(chunk * panels // chunks, (chunk + 1) * panels // chunks) as panel:
             columns, weights = k.min(filters - panel * nr, nr), u.at(panel * channels * nr)
             block.multiply(weights, panels * channels * nr)
-            for top, left, many in block.segments():
-                with k.when(block.outputs(top, left, many), likely=False):
-                    block.f32_fallback(weights, panels * channels * nr, top, left, many)
+            for top, left, length in block.segments():
+                with k.when(block.outputs(top, left, length), likely=False):
+                    block.f32_fallback(weights, panels * channels * nr, top, left, length)
                 with k.loop(0, k.min(out_y - top * 2, 2)) as y:
                     line, first = top * 2 + y, left * 2
                     is_one = lines.eq(1)
                     place = [image, k.const(0), k.select(is_one, 0, line)]
                     finish = BoundEpilogue(k, epilogue, args.epilogue, filters, place)
                     row = first + k.select(is_one, line * out_x, 0)
-                    made = k.min(many * 2, out_x - first)
+                    made = k.min(length * 2, out_x - first)
                     finish.tile(block.out.at(y * (2 * SEGMENT * nr)), nr, row, made, panel * nr, columns, width=nr)
 
 
@@ -198,7 +198,7 @@ class _Block(Record):
 
     @property
     def kind(self) -> int:
-        """Elements from one of the 16 products to the next."""
+        """Elements from the sums of one of the 16 products to those of the next."""
         return _rows(self.shape) * self.nr
 
     @property
@@ -249,39 +249,44 @@ class _Block(Record):
                 to.store((i * 4 + j) * self.args.most * self.args.distance, value)
 
     def multiply(self, weights: Buf, kind: Val) -> None:
-        """All 16 products; their weights are ``kind`` elements apart."""
+        """Compute the 16 products of V with a panel of U, whose 16 matrices are ``kind`` elements apart."""
         k, args, rows, nr = self.k, self.args, self.shape.rows, self.nr
         tiles = ceil_div(self.count, rows)
         pace, heights = prefetch_pace(k, tiles, nr), (-(-CHAINS // self.shape.vectors), rows)
         with k.loop(0, ELEMENTS) as i, k.loop(0, args.channels, K_BLOCK) as c:
-            many = k.min(args.channels - c, K_BLOCK)
+            depth = k.min(args.channels - c, K_BLOCK)
             these = i * kind + c * nr
-            is_last = c + many >= args.channels
-            following = k.select(is_last, k.min(i + 1, ELEMENTS - 1) * kind, these + many * nr)
+            is_last = c + depth >= args.channels
+            following = k.select(is_last, k.min(i + 1, ELEMENTS - 1) * kind, these + depth * nr)
             with k.loop(0, tiles) as tile:
                 first = tile * rows
                 seen = self.seen.at((i * args.most + first) * args.distance + c)
                 into, left = self.sums.at(i * self.kind + first * nr), k.min(self.count - first, rows)
-                ahead = weights.at(following + tile * many * pace)
+                ahead = weights.at(following + tile * depth * pace)
                 for low, height in zip((0, *heights), heights, strict=False):
                     with k.when((left > low) & (left <= height)):
                         a = [seen.at(r * args.distance) for r in range(height)]
-                        found = micro_kernel(k, a, weights.at(these), many, f32, self.shape, ahead, pace)
+                        found = micro_kernel(k, a, weights.at(these), depth, f32, self.shape, ahead, pace)
                         accumulate(k, found, into, c > 0)
 
     def segments(self) -> Iterator[tuple[Val, Val, Val]]:
-        """Loops over segments: gives the row of tiles, the first tile and their number."""
+        """Loops over segments, which are up to ``SEGMENT`` neighbouring Winograd tiles of a row.
+
+        Gives the row of tiles, the segment's first tile in it, and the number of its tiles.
+        """
         k, end = self.k, self.begin + self.count
         with k.loop(self.begin // self.wide, ceil_div(end, self.wide)) as y:
             start, stop = k.max(self.begin - y * self.wide, 0), k.min(end - y * self.wide, self.wide)
             with k.loop(start, stop, SEGMENT) as x:
                 yield y, x, k.min(stop - x, SEGMENT)
 
-    def outputs(self, y: Val, x: Val, many: Val) -> Val:
-        """The output transform of a segment; returns whether an output is not finite."""
+    def outputs(self, y: Val, x: Val, count: Val) -> Val:
+        """Transform the sums of a segment into its outputs (``out``): ``count`` Winograd tiles from tile ``x`` of tile
+        row ``y`` on. Returns whether an output is not finite.
+        """
         k, lanes, nr = self.k, self.lanes, self.nr
         not_finite, place = k.var(k.zeros(f32, lanes)), y * self.wide + x - self.begin
-        with k.loop(0, many) as i, k.loop(0, nr, lanes) as j:
+        with k.loop(0, count) as i, k.loop(0, nr, lanes) as j:
             here = self.sums.at((place + i) * nr + j)
             sums = [[here.load((down * 4 + right) * self.kind, lanes) for right in range(4)] for down in range(4)]
             ends = [output_transform(column) for column in zip(*sums, strict=True)]
@@ -292,11 +297,13 @@ class _Block(Record):
                     self.out.store((down * 2 * SEGMENT + i * 2 + at) * nr + j, value)
         return not_finite.get().ne(0.0).any()
 
-    def f32_fallback(self, weights: Buf, kind: Val, y: Val, x: Val, many: Val) -> None:
-        """Recompute the outputs of a segment directly."""
+    def f32_fallback(self, weights: Buf, kind: Val, y: Val, x: Val, count: Val) -> None:
+        """Recompute the outputs of a segment (``outputs``) directly; the 16 matrices of U are ``kind`` elements
+        apart.
+        """
         k, lanes, window = self.k, self.lanes, self.args.window
         (_, in_y, in_x), (_, pad_y, pad_x) = window.size, window.pad
-        with k.loop(0, 2) as down, k.loop(0, many * 2) as i, k.loop(0, self.nr, lanes) as j:
+        with k.loop(0, 2) as down, k.loop(0, count * 2) as i, k.loop(0, self.nr, lanes) as j:
             total = k.var(k.zeros(f32, lanes))
             with k.loop(0, self.args.channels) as c:
                 own = weights.at(c * self.nr + j)

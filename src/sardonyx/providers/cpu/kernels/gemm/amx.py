@@ -80,9 +80,9 @@ def terms(p: Problem, analysis: Analysis) -> int:
 
 
 def supports(p: Problem, analysis: Analysis) -> Refusal | None:
-    """Why operands are not multiplied in bf16 terms.
+    """Why operands cannot be multiplied in bf16 terms; None if they can.
 
-    Chips without tiles may have products of bf16 pairs on vectors.
+    Chips without tiles may have dot products of bf16 pairs on vectors, which multiply one term.
     """
     isa = analysis.isa
     if not isa.amx and not isa.bf16_dot:
@@ -97,7 +97,7 @@ def supports(p: Problem, analysis: Analysis) -> Refusal | None:
 
 
 def pays(p: Problem, analysis: Analysis) -> Refusal | None:
-    """Why multiply-adds are quicker."""
+    """Why f32 multiply-adds are quicker than tiles; None if tiles are quicker."""
     least = LEAST_COLUMNS if p.weight is None else LEAST_ROWS[terms(p, analysis)]
     limits = (("rows", p.m, least), ("columns", p.n, LEAST_COLUMNS), ("depth", p.k, LEAST_DEPTH))
     small = [f"{size} {name}" for name, size, low in limits if isinstance(size, int) and size < low]
@@ -105,10 +105,12 @@ def pays(p: Problem, analysis: Analysis) -> Refusal | None:
 
 
 def is_in_panels(p: Problem, analysis: Analysis) -> bool:
-    """Whether B is a constant in panels, as multiply-adds have it, and not in tiles: where rows may well be few.
+    """Whether a constant B is stored in f32 panels, which tiles and multiply-adds both read (``gemm.split_ahead``).
 
-    One row is twice as fast from panels, and 128 rows a tenth slower. Rows that are one free size, a batch, are taken
-    to be few at times; rows that are more, tokens of a batch, to be many, unless they come step by step.
+    That is for products whose rows are known at run time only and may be few: few rows are much faster from panels than
+    from tiles, and many rows a little slower. Rows that are a single named size, such as a batch, are taken to be few
+    at times. Rows that are a product of sizes, such as the tokens of a batch, are taken to be many, unless the part
+    runs step by step (``Analysis.is_stepwise``).
     """
     rows, count = p.m, terms(p, analysis)
     if count != split_ahead.TERMS or p.weight is None or isinstance(rows, int):
@@ -119,13 +121,13 @@ def is_in_panels(p: Problem, analysis: Analysis) -> bool:
 
 
 def with_packed_panels(p: Problem, analysis: Analysis) -> Problem:
-    """With what is packed on among the outputs, in tiles."""
+    """The problem with packed tiles among its outputs, for those that are packed for their consumer."""
     outputs, expression = with_packed_outputs(p.outputs, p.expression, analysis, lambda _, found: Panels.over(found))
     return replace(p, outputs=outputs, expression=expression)
 
 
 def steps(p: Problem, analysis: Analysis) -> list[Step]:
-    """The contraction on tiles."""
+    """The steps of a contraction on tiles: packing A and B where that is needed, and the product."""
     terms = term_count(analysis.precision, p.a.dtype, p.b.dtype)
     made, p = [y.storage for y in p.outputs], with_packed_panels(p, analysis)
     epilogue, blocking = Epilogue.of(p), Blocking.of(terms * 2, p.k, analysis.isa)

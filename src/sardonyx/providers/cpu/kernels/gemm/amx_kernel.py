@@ -152,7 +152,7 @@ class _Gemm:
         self.scratch = k.scratch(f32, fallback_at + SCRATCH_NBYTES)
         self.done = PipelinedEpilogue(k, self.scratch, m, n) if is_pipelined(schedule, epilogue, k.isa) else None
         self.is_interleaved = self.done is not None or is_in_panels
-        """With products, so both halves of a micro-tile share a loop."""
+        """Whether other work runs between the products: both halves of a micro-tile then share a loop."""
         self.macros = MacroTiles(
             k, self.done, row_panels, self.column_panels, args.macro_rows, args.macro_columns,
             count=args.batch.count(k),
@@ -246,7 +246,7 @@ class _MacroProduct:
     def _multiply_first(self, here: _KBlock, r: Val, slot: Val, row: Val) -> None:
         """The products that come before the epilogue of the micro-tile before: all, or those of the upper half."""
         if self.gemm.tiles is None:
-            self.product.add_pairs(row, here.column, here.step, here.many, slot)
+            self.product.add_pairs(row, here.column, here.step, here.count, slot)
             return
         for half in range(2 if self.gemm.is_interleaved else 1):
             self._fetch(here, r, half)
@@ -256,16 +256,16 @@ class _MacroProduct:
             (self.product.add if self.gemm.is_interleaved else self.product.add_upper)(here, r, slot)
 
     def _multiply_flagged(self, here: _KBlock, slot: Val, row: Val) -> None:
-        """The products of a micro-tile in f32, if one of its flags is set."""
+        """Multiply a K-block of a micro-tile in f32, if one of its flags is set (``is_f32``)."""
         k, gemm = self.k, self.gemm
         self.is_f32.set(0)
         with k.when(gemm.is_unrepresentable, likely=False):
             self.is_f32.set(k.cast(self.f32_fallback.is_flagged(row, here.column), i64))
             with k.when(self.is_f32.get().ne(0)):
-                self.f32_fallback.multiply(gemm.scratch.at(slot), row, here.column, here.step, here.many)
+                self.f32_fallback.multiply(gemm.scratch.at(slot), row, here.column, here.step, here.count)
 
     def _unless_f32(self) -> AbstractContextManager[None]:
-        """Around products on tiles, which ``_multiply_flagged`` may have carried out."""
+        """A context for products on tiles: skipped where ``_multiply_flagged`` has multiplied in f32."""
         return self.k.when(self.is_f32.get().eq(0), likely=True) if self.gemm.terms == 3 else nullcontext()
 
     def _fetch(self, here: _KBlock, r: Val, half: int) -> None:
@@ -292,7 +292,9 @@ class _KBlock(Record):
     """The macro-tile's first row panel."""
     column: Val
     step: Val
-    many: Val
+    """The first step."""
+    count: Val
+    """Steps of this K-block."""
     split: Buf | None
     """The K-block of B, if it is split into terms ahead of its products (``gemm.split_ahead``)."""
     has_fixed_prefetch: bool = False
@@ -303,7 +305,7 @@ class _Product:
     """One matrix product inside the kernel."""
 
     between: Callable[[Val], None] | None = None
-    """Called between steps: finishes so many rows of the macro-tile before."""
+    """Called between steps with a number of rows, which it finishes of the macro-tile before."""
     stride: Val
     """Steps from this K-block of B to the next one that is read."""
     lines: Val
@@ -319,10 +321,10 @@ class _Product:
         sources = (x and replace(x, memory=x.at(batch)) for x in (args.a_source, args.b_source))
         self.at = ProductOperands(a.memory, a.flags, b.memory, b.flags, *sources)
         self.operands = args.epilogue.at(batch)
-        """Those of the epilogue."""
+        """The operands of the epilogue."""
         self.pace = k.const(HALF)  # rows that a step finishes, so that the steps of a macro-tile finish the one before
-        for many, rows in ((2, 8), (4, 4), (8, 2), (16, 1)):
-            self.pace = k.select(steps >= many, rows, self.pace)
+        for count, rows in ((2, 8), (4, 4), (8, 2), (16, 1)):
+            self.pace = k.select(steps >= count, rows, self.pace)
 
     def add(self, k_block: _KBlock, r: Val, slot: Val) -> None:
         """Multiply a K-block for micro-tile ``r`` of the macro-tile, the upper half first."""
@@ -359,7 +361,7 @@ class _Product:
         return ~self.is_short & (self.lines <= self.schedule.fetched)
 
     def _is_low(self, k_block: _KBlock, r: Val) -> Val:
-        """Whether a micro-tile has more than its upper 16 rows."""
+        """Whether the matrix has rows in the lower half of a micro-tile, which has more than 16 rows then."""
         return self.m - (k_block.row + r) * PANEL > HALF
 
     def _add_half(self, k_block: _KBlock, r: Val, slot: Val, half: Val, *, is_short: bool = False) -> None:
@@ -375,38 +377,38 @@ class _Product:
         )
         lines = self.k.const(self.schedule.fetched) if k_block.has_fixed_prefetch else self.lines
         share, is_fetched = lines * (self.terms * LINE), self.schedule.fetched and k_block.split is None
-        fetched = b.at(self.stride * size + (r * 2 + half) * k_block.many * share) if is_fetched else None
+        fetched = b.at(self.stride * size + (r * 2 + half) * k_block.count * share) if is_fetched else None
         is_first = k_block.step.eq(0)
         if self.terms < 3:
             with continued_sums(tiles, sums, PANEL * 4, is_first):
                 self._multiply(
-                    a, b, k_block.many, is_short, fetched, None if k_block.has_fixed_prefetch else self.lines
+                    a, b, k_block.count, is_short, fetched, None if k_block.has_fixed_prefetch else self.lines
                 )
             return
         to = scratch.at(k.select(is_first, at, 0))
         with zeroed_sums(tiles, [to.at(t * HALF) for t in SUMS], PANEL * 4):
-            self._multiply(a, b, k_block.many, is_short, fetched, None if k_block.has_fixed_prefetch else self.lines)
+            self._multiply(a, b, k_block.count, is_short, fetched, None if k_block.has_fixed_prefetch else self.lines)
         with k.when(~is_first), k.loop(0, MICRO_TILE // 2, 4 * HALF) as i:
             for v in (i + j * HALF for j in range(4)):
                 sums[0].store(v, sums[0].load(v, HALF) + scratch.load(v, HALF))
 
-    def add_pairs(self, row: Val, column: Val, step: Val, many: Val, slot: Val) -> None:
-        """Multiply ``many`` steps of a micro-tile with bf16 pair instructions, ``PAIR_ROWS`` rows at a time."""
+    def add_pairs(self, row: Val, column: Val, step: Val, count: Val, slot: Val) -> None:
+        """Multiply ``count`` steps of a micro-tile with bf16 pair instructions, ``PAIR_ROWS`` rows at a time."""
         k, size = self.k, step_elements(self.terms) // 2
         a = self.at.a.as_type(u32).at((row * self.steps + step) * size)
         b = self.at.b.as_type(u32).at((column * self.steps + step) * size)
         with k.either(self.m.eq(1)) as (one, several):
             with one:
-                self._add_rows(a, b, many, slot, step.eq(0), 1)
+                self._add_rows(a, b, count, slot, step.eq(0), 1)
             with several, k.loop(0, k.min(self.m - row * PANEL, PANEL), PAIR_ROWS) as top:
-                self._add_rows(a.at(top * HALF), b, many, slot + top * PANEL, step.eq(0), PAIR_ROWS)
+                self._add_rows(a.at(top * HALF), b, count, slot + top * PANEL, step.eq(0), PAIR_ROWS)
 
-    def _add_rows(self, a: Buf, b: Buf, many: Val, slot: Val, is_first: Val, rows: int) -> None:
+    def _add_rows(self, a: Buf, b: Buf, count: Val, slot: Val, is_first: Val, rows: int) -> None:
         k, size, scratch = self.k, step_elements(self.terms) // 2, self.scratch
         places = [[slot + (i * PANEL + j * HALF) for j in range(2)] for i in range(rows)]
         zeros = k.zeros(f32, HALF)
         sums = [[k.var(k.select(is_first, zeros, scratch.load(at, HALF))) for at in line] for line in places]
-        with k.loop(0, many) as s, k.loop(0, HALF) as pair:
+        with k.loop(0, count) as s, k.loop(0, HALF) as pair:
             lines, columns = a.at(s * size + pair), b.at(s * size + pair * HALF)
             right = [columns.load(j * (TILE // 2), HALF) for j in range(2)]
             for i, totals in enumerate(sums):

@@ -46,7 +46,7 @@ def types_refusal(a: DType, b: DType) -> str | None:
 
 
 def refusal(group: Contraction) -> Refusal | None:
-    """Why no kernel computes a contraction: its types, or what follows the sums."""
+    """Why no kernel computes a contraction: its types, or a reduction in its epilogue."""
     if not all(isinstance(step, Apply) for step in group.epilogue.steps):
         return Refusal("a reduction follows the sums")
     reason = types_refusal(group.a.dtype, group.b.dtype)
@@ -54,7 +54,7 @@ def refusal(group: Contraction) -> Refusal | None:
 
 
 def panels_for_both(p: Problem, analysis: Analysis) -> Matrix | None:
-    """A constant B in a layout that tiles and multiply-adds both read, where there is one."""
+    """A constant B in f32 panels that tiles and multiply-adds both read; None if B is not stored so."""
     isa, dtype = analysis.isa, register_dtype(p.a.dtype)
     if not amx.is_in_panels(p, analysis) or vector.MicroTileShape.of(isa, dtype, p.n).columns(isa, dtype) != PANEL:
         return None
@@ -62,7 +62,10 @@ def panels_for_both(p: Problem, analysis: Analysis) -> Matrix | None:
 
 
 def few_rows(p: Problem, analysis: Analysis) -> SizeRange | None:
-    """How many rows are too few for tiles, where only the run tells: recurrences often go by the single step."""
+    """The numbers of rows for which vectors are quicker than tiles, where rows are known at run time only.
+
+    None if tiles take every number of rows. Recurrences often have the rows of a single step.
+    """
     least = amx.LEAST_ROWS[amx.terms(p, analysis)]
     is_recurrent = all(node.op_type in ("LSTM", "GRU", "RNN") for node in p.nodes)
     if least == 1 or isinstance(p.m, int) or p.weight is None:
@@ -72,7 +75,7 @@ def few_rows(p: Problem, analysis: Analysis) -> SizeRange | None:
 
 
 def few_rows_steps(p: Problem, analysis: Analysis) -> list[Step]:
-    """The contraction of few rows on vectors, where more rows go to tiles."""
+    """The steps on vectors of a contraction whose rows are few in this run; other runs multiply it on tiles."""
     return multiply_adds(p, analysis, panels_for_both(p, analysis), is_few=True)
 
 
@@ -81,7 +84,10 @@ def multiply_adds_refusal(p: Problem, analysis: Analysis) -> Refusal | None:
 
 
 def multiply_adds(p: Problem, analysis: Analysis, panels: Matrix | None = None, *, is_few: bool = False) -> list[Step]:
-    """The contraction on vectors; ``panels`` is B, if others have it there."""
+    """The steps of a contraction on vectors.
+
+    ``panels`` is B, if it is packed in f32 panels already. ``is_few``: rows are few, so less code is compiled.
+    """
     isa, epilogue = analysis.isa, Epilogue.of(p)
     dtype = register_dtype(p.a.dtype)
     is_own = panels is None and p.weight is not None and isinstance(p.n, int)

@@ -32,7 +32,7 @@ SCRATCH_NBYTES = 2 * DEPTH * PANEL * 4
 
 
 def any_flag_set(k: Kernel, operands: Iterable[tuple[Buf, Val]]) -> Val:
-    """Whether any flag of an operand is set; of each operand, its flags and their number."""
+    """Whether any flag of several operands is set. An operand is given by its flags and their number."""
     found = k.var(k.zeros(i32, HALF))
     for flags, count in operands:
         for t in k.tiles(count, HALF):
@@ -41,7 +41,7 @@ def any_flag_set(k: Kernel, operands: Iterable[tuple[Buf, Val]]) -> Val:
 
 
 class Rows(Record):
-    """Rows of numbers along k: from the first one's first number on, and the strides."""
+    """A matrix whose columns are numbers along k: the address of element (0, 0), and the strides."""
 
     memory: Buf
     row: Val
@@ -49,14 +49,15 @@ class Rows(Record):
 
 
 def decoded_rows(k: Kernel, memory: Buf) -> Rows:
-    """A K-block of rows that were stored one after the other in scratch memory."""
+    """A K-block of decoded rows, which lie ``DEPTH`` elements apart in scratch memory."""
     return Rows(memory, k.const(DEPTH), k.const(1))
 
 
 def multiply_rows(k: Kernel, rows: Val, left: Rows, b: Buf, length: Val, sums: Buf, is_first: Val) -> None:
-    """Add the products of ``rows`` rows with a K-block of 32 columns to sums, or overwrite them with the first ones.
+    """Add the products of ``rows`` rows and a K-block of 32 columns to ``sums``; the first K-block (``is_first``)
+    overwrites them.
 
-    ``b`` holds 32 columns for each position along k.
+    ``b`` holds 32 columns for each of the ``length`` positions along k.
     """
     with k.loop(0, k.max(length, 1), KC) as first, k.loop(0, rows, ROWS) as i:
         existing = [k.min(i + r, rows - 1) for r in range(ROWS)]
@@ -79,7 +80,7 @@ def multiply_rows(k: Kernel, rows: Val, left: Rows, b: Buf, length: Val, sums: B
 
 
 class ProductOperands(Record):
-    """The operands of one matrix product: packed, with their flags, and as they were, where that exists."""
+    """The operands of one matrix product: packed, their flags, and the unpacked matrices, None where none is stored."""
 
     a: Buf
     a_flags: FlagsArgs[Buf, Val] | None
@@ -102,14 +103,14 @@ class F32Fallback(Record):
     is_in_panels: bool
     """B exists as f32 panels."""
     scratch: Buf
-    """Of ``SCRATCH_NBYTES`` bytes, of f32."""
+    """f32 scratch memory of ``SCRATCH_NBYTES`` bytes."""
     held: Var
     """The column panel and step of the K-block of B that is in scratch memory; -1: none of this product."""
     unit: int
     """Numbers along k of a step."""
 
     def forget(self) -> None:
-        """Another product begins."""
+        """Called when another product begins: the decoded K-block of B is not one of its own."""
         self.held.set(-1)
 
     def recompute_flagged(self, sums: Buf, row: Val, column: Val) -> None:
@@ -128,39 +129,41 @@ class F32Fallback(Record):
                     found.set(found.get() | flags.memory.load(i))
         return found.get().ne(0)
 
-    def multiply(self, sums: Buf, row: Val, column: Val, step: Val, many: Val) -> None:
-        """Add ``many`` steps of products to the sums of a micro-tile, which the first ones overwrite."""
+    def multiply(self, sums: Buf, row: Val, column: Val, step: Val, count: Val) -> None:
+        """Multiply a K-block, ``count`` steps from ``step`` on, of the micro-tile at row panel ``row`` and column panel
+        ``column``. Its products are added to ``sums``, which those of step 0 overwrite.
+        """
         k, first, top = self.k, step * self.unit, row * PANEL
-        length, high = k.min(many * self.unit, self.depth - first), k.min(self.m - top, PANEL)
+        length, high = k.min(count * self.unit, self.depth - first), k.min(self.m - top, PANEL)
         if self.is_in_panels:
             b = self.at.b.at(column * PANEL * self.depth + first * PANEL)
         else:
             b, which = self.scratch, column * self.steps + step
             with k.when(self.held.get().ne(which)):
                 self.held.set(which)
-                self._decode_columns(b, column, step, many, length)
-        multiply_rows(k, high, self._rows(row, high, step, many), b, length, sums, step.eq(0))
+                self._decode_columns(b, column, step, count, length)
+        multiply_rows(k, high, self._rows(row, high, step, count), b, length, sums, step.eq(0))
 
-    def _rows(self, row: Val, high: Val, step: Val, many: Val) -> Rows:
-        """A K-block of a row panel."""
+    def _rows(self, row: Val, high: Val, step: Val, count: Val) -> Rows:
+        """A K-block of ``high`` rows of row panel ``row`` in f32, decoded if A is stored in tiles only."""
         k, source, top = self.k, self.at.a_source, row * PANEL
         if source is not None:
             corner = source.memory.at(top * source.row + step * self.unit * source.col)
             return Rows(corner, source.row, source.col)
         rows, size = self.scratch.at(DEPTH * PANEL), self.terms * TERM_STRIDE
-        with k.loop(0, high) as r, k.loop(0, many) as s:
+        with k.loop(0, high) as r, k.loop(0, count) as s:
             tiles = self.at.a.at(place_of(top + r, self.steps * size) + (step + s) * size)
             for half in range(STEP // HALF):
                 numbers = decode_terms(k, tiles.at(half * HALF), k.const(TERM_STRIDE), self.terms, HALF)
                 rows.store(r * DEPTH + s * STEP + half * HALF, numbers)
         return decoded_rows(k, rows)
 
-    def _decode_columns(self, to: Buf, column: Val, step: Val, many: Val, length: Val) -> None:
+    def _decode_columns(self, to: Buf, column: Val, step: Val, count: Val, length: Val) -> None:
         """Store a K-block of a panel of B in f32: 32 columns for each position."""
         k, b, source, left = self.k, self.at.b, self.at.b_source, column * PANEL
         if source is None:
             tiles = b.at((column * self.steps + step) * step_elements(self.terms))
-            with k.loop(0, many) as s, k.loop(0, STEP // 2) as pair:
+            with k.loop(0, count) as s, k.loop(0, STEP // 2) as pair:
                 for half in range(2):
                     words = tiles.at(s * step_elements(self.terms) + half * TILE)
                     for odd, numbers in enumerate(load_pair(k, words, self.terms, pair)):

@@ -180,8 +180,8 @@ class _Product:
             k, scratch.as_type(i32), scratch, lambda at, r: args.a.scales.load(at + r), scales
         )
         self.pace = k.const(HALF)  # rows that a step finishes, so that the steps of a macro-tile finish the one before
-        for many, rows in ((1, 4), (2, 2), (4, 1)):
-            self.pace = k.select(steps >= many, rows, self.pace)
+        for count, rows in ((1, 4), (2, 2), (4, 1)):
+            self.pace = k.select(steps >= count, rows, self.pace)
 
     def add(
         self,
@@ -201,26 +201,26 @@ class _Product:
         ``number_of_side``, prefetches ``lines`` lines of it in each step.
         """
         k, accumulator = self.k, self.accumulator
-        many, number = k.min(self.k_block, self.steps - step), step // self.k_block
+        count, number = k.min(self.k_block, self.steps - step), step // self.k_block
         b = self.args.b.at((column * self.steps + step) * (SLICES * 2 * TILE))
         a = self.args.a.memory.at((tile * self.steps + step) * (SLICES * TILE))
         rest = self.args.a.memory.at((self.row_tiles * self.steps * SLICES + tile * self.steps + step) * TILE)
         has_fourth, columns = self.args.a.fourth.load(tile * self.k_blocks + number).ne(0), b.at(side * TILE)
-        pace = rows_per_step(k, many)
+        pace = rows_per_step(k, count)
         for level, products in ROUNDS:
             with level_sums(self.tiles, accumulator.levels, level):
-                with k.loop(0, many) as s:
+                with k.loop(0, count) as s:
                     slices = [a.at((s * SLICES + index) * TILE) for index in range(SLICES)]
                     multiply(self.tiles, slices, columns.at(s * (SLICES * 2 * TILE)), products)
                     if level:
                         accumulator.advance(pace)
-                        ahead = b.at(stride + (number_of_side * many + s) * (lines * LINE_NBYTES))
+                        ahead = b.at(stride + (number_of_side * count + s) * (lines * LINE_NBYTES))
                         with k.loop(0, lines) as i:
                             ahead.prefetch(i * LINE_NBYTES, locality=2)
                     else:
                         done.advance(self.pace)
                 if level:
-                    with k.when(has_fourth), k.loop(0, many) as s:
+                    with k.when(has_fourth), k.loop(0, count) as s:
                         multiply_fourth(self.tiles, rest.at(s * TILE), columns.at(s * (SLICES * 2 * TILE)))
         scales = (column * self.k_blocks + number) * PANEL + side * HALF
         accumulator.start(slot + side * HALF, (tile * self.k_blocks + number) * HALF, scales, step.eq(0))
@@ -240,8 +240,8 @@ class _SlicedFallback(F32Fallback):
         upper, lower = (flags.memory.load(tile * k_blocks + step // self.k_block) for tile in tiles)
         return (upper | lower).ne(0)
 
-    def _decode_columns(self, to: Buf, column: Val, step: Val, many: Val, length: Val) -> None:
+    def _decode_columns(self, to: Buf, column: Val, step: Val, count: Val, length: Val) -> None:
         k, b, panels = self.k, self.at.b, ceil_div(self.n, PANEL)
         number = column * ceil_div(self.steps, self.k_block) + step // self.k_block
         scales = scales_of(b, panels, self.steps).at(number * PANEL)
-        decode_panel(k, b.at((column * self.steps + step) * (SLICES * 2 * TILE)), scales, many, to)
+        decode_panel(k, b.at((column * self.steps + step) * (SLICES * 2 * TILE)), scales, count, to)

@@ -34,7 +34,7 @@ class Blocking(Record):
 
     @staticmethod
     def of(nbytes: int, k: Known, isa: Isa) -> Blocking:
-        """For operands of ``nbytes`` bytes an element."""
+        """The blocking of operands that take ``nbytes`` bytes an element, and ``k`` elements along k."""
         if not isinstance(k, int):
             return Blocking(4, COLUMNS)
         fitting = isa.l2_nbytes // 2 // (max(k, 1) * PANEL * nbytes)
@@ -57,7 +57,10 @@ class PipelinedEpilogue:
         self.left, self.sums, self.i, self.top, self.column, self.first, self.last = (k.var(0) for _ in range(7))
 
     def start(self, row: Val, column: Val, rows: Val, columns: Val, slot: Val) -> None:
-        """``left`` rows from element ``sums`` of the scratch memory on; the next is row ``i`` of the panel ``top``."""
+        """Begin the epilogue of a macro-tile, whose sums begin at element ``slot`` of the scratch memory.
+
+        ``row`` and ``column`` are its first panels, ``rows`` and ``columns`` their numbers.
+        """
         for var, value in (
             (self.left, rows * columns * PANEL), (self.sums, slot), (self.i, 0), (self.top, row), (self.column, column),
             (self.first, row), (self.last, row + rows - 1),
@@ -114,8 +117,9 @@ class MacroTiles:
         self, k: Kernel, done: PipelinedEpilogue | None, row_panels: Val, column_panels: Val, macro_rows: Val,
         macro_columns: Val, *, count: Val | int = 1, spare: int = 1,
     ) -> None:  # fmt: skip
-        """Of ``count`` products. In scratch memory, ``spare`` micro-tiles precede the sums. ``done``: the pipelined
-        epilogue; without it, the caller applies the epilogue to each macro-tile itself.
+        """The macro-tiles of ``count`` products. In scratch memory, ``spare`` micro-tiles precede the sums.
+
+        ``done`` is the pipelined epilogue; without it, the caller applies the epilogue to each macro-tile itself.
         """
         self.k, self.done, self.row_panels, self.column_panels = k, done, row_panels, column_panels
         fair = row_panels * column_panels * count // (k.threads * 2)

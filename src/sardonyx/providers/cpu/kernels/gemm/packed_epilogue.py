@@ -73,7 +73,7 @@ class Panels(Matrix):
 
 
 class PackedRows(View):
-    """An output of a loop over rows, in tiles: strides count rows, and there is none along a row."""
+    """An output of a loop over rows, packed in tiles: strides count rows, and the stride along a row is 0."""
 
     flags: Storage = field(kw_only=True)
     terms: int = field(kw_only=True)
@@ -94,7 +94,10 @@ class TileEpilogue(BoundEpilogue):
             self._flag(name, panel, step).store(0, 0)
 
     def fetch_some(self, panel: Val, half: Val | int, column: Val, m: Val, k_block: Val, rows: Val) -> None:
-        """Prefetch what the epilogue of ``rows`` rows of half a micro-tile touches; other rows in each K-block."""
+        """Prefetch what the epilogue touches at ``rows`` rows of half a micro-tile.
+
+        Each K-block, numbered ``k_block``, takes the next rows.
+        """
         if not self.epilogue.prefetchable:
             return
         k, top = self.k, panel * PANEL + half * HALF
@@ -150,12 +153,12 @@ def rows_to_fetch(k: Kernel, m: Val, n: Val, k_blocks: Val) -> Val:
 
 
 def place_of(row: Val, panel: Val) -> Val:
-    """Where the numbers of a row begin, panels being ``panel`` elements apart."""
+    """The element at which a row begins in tiles, whose panels are ``panel`` elements apart."""
     return (row >> _SHIFT) * panel + (row & (PANEL - 1)) * STEP
 
 
 def store_step(to: Buf, v: Val, terms: int, flag: Buf) -> None:
-    """Store up to 32 numbers along k of a row as terms; the flag goes up if tiles do not carry one of them."""
+    """Store up to 32 numbers of a row, one step along k, as terms; set the flag if one is not representable."""
     k = to.k
     _put(to, split_terms(k, v, terms))
     with k.when(is_unrepresentable(k, v).any(), likely=False):
@@ -169,7 +172,7 @@ def _put(to: Buf, heads: Sequence[Val]) -> None:
 
 
 def _rounded(k: Kernel, v: Val) -> Val:
-    """Numbers as bf16, in the upper halves; what is finite stays so."""
+    """f32 numbers rounded to bf16, in the upper halves of words. A finite number stays finite."""
     bits, (head,) = k.bitcast(v, u32), split_terms(k, v, 1)
     is_last = ((bits & _ABS) < _INFINITY) & (head & _ABS).eq(_INFINITY)
     return k.select(v.ne(v), NAN, k.select(is_last, bits & HIGH_HALF, head))

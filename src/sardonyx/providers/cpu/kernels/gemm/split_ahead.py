@@ -67,7 +67,7 @@ class Ahead:
         self._panel, self._row, self._pair, self._stop, self._pace = (k.var(0) for _ in range(5))
 
     def begin(self, panel: Val) -> None:
-        """Start at the first K-block of the panel at this element of B."""
+        """Begin to split the first K-block of the panel at element ``panel`` of B."""
         self._aim(panel, self.k.const(0), self.steps)
 
     def enter(self, panel: Val, columns: Val, following: Val, is_followed: Val, halves: Val) -> None:
@@ -79,8 +79,9 @@ class Ahead:
         self.halves = halves
 
     def next_k_block(self, step: Val, column: Val) -> Buf:
-        """The K-block that starts at ``step`` of a column of the macro-tile, in tiles; from here on the next one is
-        split.
+        """The tiles of the K-block that starts at ``step``, in column panel ``column`` of the macro-tile.
+
+        From this call on, ``advance`` splits the K-block after it.
         """
         k, later = self.k, step + self.k_block
         self._split_until(self._stop.get())
@@ -95,8 +96,8 @@ class Ahead:
         self._pace.set(ceil_div(self._stop.get(), k.max(k.min(self.k_block, self.steps - step) * self.halves, 1)))
         return self._memory.at(other)
 
-    def _aim(self, panel: Val, step: Val, many: Val) -> None:
-        stop = self.k.min(many, self.k_block) * PAIRS
+    def _aim(self, panel: Val, step: Val, steps_left: Val) -> None:
+        stop = self.k.min(steps_left, self.k_block) * PAIRS
         for var, value in ((self._panel, panel), (self._row, step * STEP), (self._pair, 0), (self._stop, stop)):
             var.set(value)
 
@@ -155,7 +156,7 @@ def _params(source: DType) -> Params:
 
 @kernel(_params)
 def find_special(k: Kernel, x: Buf, found: Buf, n: Val, *, source: DType) -> None:
-    """Whether any of n numbers, a multiple of a panel's columns, is not representable."""
+    """Set ``found`` if any of ``n`` numbers is not representable; ``n`` is a multiple of a panel's columns."""
     worst = [k.var(k.zeros(u32, HALF)) for _ in range(PANEL // HALF)]
     with k.loop(0, n, PANEL) as i:
         for j, size in enumerate(worst):

@@ -1,6 +1,6 @@
 """Matrix products whose results are stored column by column: the transposed product, with the operands swapped.
 
-A Transpose behind a product is the addressing of its results, and of what its epilogue reads: neighbouring rows are
+A Transpose after a product is only addressing of its results, and of what its epilogue reads: neighbouring rows are
 adjacent in memory, neighbouring columns far apart. Vectors along the columns would be stored element by element, each
 to a line of its own. So (A B)^T is computed as B^T A^T, with the rows of A along the lanes.
 """
@@ -35,7 +35,7 @@ def pays(p: Problem, analysis: Analysis) -> Refusal | None:
 
 
 def few_rows(p: Problem, analysis: Analysis) -> SizeRange | None:
-    """How many rows are too few for the lanes, where only the run tells."""
+    """The numbers of rows that do not fill a vector, where rows are known at run time only; else None."""
     return None if isinstance(p.m, int) else SizeRange(p.m, most=_least(p, analysis) - 1)
 
 
@@ -46,7 +46,7 @@ def steps(p: Problem, analysis: Analysis) -> list[Step]:
 
 
 def _least(p: Problem, analysis: Analysis) -> int:
-    """Rows that fill a vector."""
+    """The number of rows that fills a vector."""
     return lanes_of(analysis.isa.lanes, register_dtype(p.a.dtype))
 
 

@@ -73,8 +73,8 @@ class MicroTileShape(Record):
         usual, filled = MicroTileShape.of(isa, dtype, n), -(-n // lanes_of(isa.lanes, dtype))
         if usual.by_lane or filled <= 2:
             return usual
-        many = {3: 8, 4: 6, 2: 12} if is_matrix else {4: 6, 3: 8, 2: 12}
-        heights = many if isa.registers >= 32 else {2: 6, 3: 4}
+        tall = {3: 8, 4: 6, 2: 12} if is_matrix else {4: 6, 3: 8, 2: 12}
+        heights = tall if isa.registers >= 32 else {2: 6, 3: 4}
         vectors = min((v for v in heights if v <= most), key=lambda v: -filled % v)
         return MicroTileShape(heights[vectors], vectors, False)
 
@@ -89,7 +89,7 @@ class MicroTileShape(Record):
 
     @property
     def low(self) -> MicroTileShape:
-        """The same with fewer rows, for products of few rows: less code."""
+        """This shape with fewer rows, for products of few rows: less code."""
         return replace(self, rows=self.heights[-2])
 
     @property
@@ -131,8 +131,8 @@ class RowBlocking:
         wanted = (k.min(k.threads * TASKS_PER_THREAD, MIN_TASKS) + (panels * count - 1)) // k.max(panels * count, 1)
         self.blocks = k.max((self.tiles + (most - 1)) // most, k.min((self.tiles + 1) // 2, wanted))
         block_nbytes = row_nbytes * k.max(m // k.max(self.blocks, 1), 1)
-        many = k.select(panels * panel_nbytes <= row_block_nbytes, 1, row_block_nbytes // k.max(block_nbytes, 1))
-        self.row_block = k.min(k.max(many, 1), k.max(self.blocks, 1))
+        fitting = k.select(panels * panel_nbytes <= row_block_nbytes, 1, row_block_nbytes // k.max(block_nbytes, 1))
+        self.row_block = k.min(k.max(fitting, 1), k.max(self.blocks, 1))
         self.count = count * panels * self.blocks
 
     @contextmanager

@@ -88,7 +88,7 @@ class GridSampleArgs(Arguments[M, N]):
     x_b: N
     x_c: N
     strides: tuple[N, ...] = field(metadata=named("s"))
-    """Of the image, along the axes that are sampled."""
+    """The strides of the image along the axes that are sampled."""
     indices: tuple[M, ...] = field(metadata=named("i"))
     weights: tuple[M, ...] = field(metadata=named("w"))
     epilogue: EpilogueArgs[M, N]

@@ -57,7 +57,7 @@ class PoolConfig(Record):
 
     kind: str
     dtype: DType
-    """Of the accumulators."""
+    """The type of the accumulators."""
     taps: Taps
     has_unit_stride: bool
     """The elements of a row are adjacent in memory."""
@@ -69,7 +69,7 @@ class PoolConfig(Record):
     """Padding on the left of an unrolled row."""
 
     def with_unrolled_rows(self, geometry: WindowGeometry, lanes: int) -> PoolConfig:
-        """The same with rows unrolled, if they have a few whole vectors and outputs have as many."""
+        """This configuration, with rows unrolled if rows of image and outputs are equally few whole vectors."""
         size, front, taps = geometry.x.shape[2:], geometry.window.pads[-1], self.taps
         width = size[-1]
         if (
@@ -130,7 +130,7 @@ class PoolArgs(Arguments[M, N]):
     window: WindowArgs[M, N]
     channels: N
     counted: tuple[pool_nhwc.CountedPadding[M, N], ...] | None
-    """Of means."""
+    """For means, the padding that counts along each axis; else None."""
     epilogue: EpilogueArgs[M, N]
 
 
@@ -291,7 +291,7 @@ class _Row:
             self._combine_pass(rows[i : i + MAX_ROWS_PER_PASS], stride, is_first=i == 0)
 
     def _combine_image_rows(self, start: Buf, plane: Val, y: Val) -> None:
-        """The same by a loop over those rows of the window that are in the image."""
+        """Combine the input rows of a large window, in a loop over those that are in the image."""
         k, taps, strides = self.k, self.taps, self.window.strides
         to = self.combined.at(self.low)
         with k.loop(0, self.high - self.low) as i:
@@ -401,9 +401,10 @@ class _Row:
         return extreme(self.k, a, b, largest=True) if self.config.kind == MAX else a + b
 
     def update_reciprocals(self, plane: Val, y: Val, columns: Val) -> None:
-        """Compute 1 / (number of elements that count) for each output of a row, unless the row before had the same.
+        """Store 1 / (number of elements that a mean counts) for each output of row ``y``.
 
-        Multiplying by it is much faster than dividing, and costs at most one unit in the last place.
+        They stay as they are if the row before counts as many input rows. Multiplying by them is much faster than
+        dividing, and costs at most one unit in the last place.
         """
         k = self.k
         rows = self._count(0, plane) * self._count(1, y)

@@ -132,7 +132,7 @@ class PoolNhwcArgs(Arguments[M, N]):
     is_inline: ClassVar[bool] = True
     image: NhwcWindowArgs[M, N]
     counted: tuple[CountedPadding[M, N], ...] | None
-    """Of means."""
+    """For means, the padding that counts along each axis; else None."""
 
 
 def _params(kind: str, config: NhwcWindowConfig, x_dtype: DType, epilogue: Epilogue) -> Params:
@@ -213,5 +213,5 @@ class _LargestBits(SlidingWindow):
         return self.k.bitcast(self._ordered(total), u16)
 
     def _ordered(self, bits: Val) -> Val:
-        """Between bit patterns and integers of the same order: its own inverse."""
+        """Maps bf16 bit patterns to integers that have the order of the numbers, and these integers back."""
         return bits ^ ((bits >> 15) & MAGNITUDE)

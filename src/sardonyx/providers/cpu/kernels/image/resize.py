@@ -200,11 +200,11 @@ class _Rows(Record):
     epilogue: Epilogue
     args: ResizeArgs[Buf, Val]
     strides: list[Val]
-    """Of the image along the outer axes; 0 along those that are resampled."""
+    """The strides of the image along the outer axes; 0 along those that are resampled."""
 
     @property
     def sizes(self) -> tuple[Val, ...]:
-        """Of the result."""
+        """The sizes of the result."""
         return self.args.sizes
 
     @property

@@ -51,7 +51,7 @@ class ResizeArgs(Arguments[M, N]):
     is_inline: ClassVar[bool] = True
     x: M
     sizes: tuple[N, ...] = field(metadata=named("n"))
-    """Of the result."""
+    """The sizes of the result."""
     source_sizes: tuple[N, ...] = field(metadata=named("in"))
     strides: tuple[N, ...] = field(metadata=named("s"))
     tables: tuple[TapTableArgs[M, N] | None, ...] = field(metadata=named(""))
@@ -114,7 +114,7 @@ class ResizeConfig(Record):
         return self.is_staged and is_near and self.has_unit_stride and self.rows != RUNTIME_TAPS
 
     def with_unrolled_rows(self, length: Known, f32_lanes: int) -> ResizeConfig:
-        """The same with rows of this length unrolled, if they are short: the ends of a loop would dominate."""
+        """This configuration, with rows unrolled if they are short: the ends of a loop would dominate."""
         lanes = self.lanes(f32_lanes)
         if not self.stays_in_registers(f32_lanes) or not isinstance(length, int) or length % lanes:
             return self

@@ -140,7 +140,10 @@ class Row:
                 to.store(t, to.load(t) + v if weight is None else k.fma(v, weight, to.load(t)))
 
     def emit_blended(self, finish: BoundEpilogue, row: Val, left: Val, count: Val) -> None:
-        """Outputs where the innermost axis is not resampled. ``start`` already points to column ``left``."""
+        """``count`` outputs from column ``left`` on, where the innermost axis is not resampled.
+
+        The input already begins at that column.
+        """
         k = self.k
         if self.config.rows == RUNTIME_TAPS:
             sums = k.scratch(self.config.work)

@@ -145,7 +145,7 @@ class _Extent(Record):
     cell: Val
     cells: Val
     size: Val
-    """Of the image along the axis."""
+    """The size of the image along the axis."""
     stride: Val
 
 
@@ -159,8 +159,8 @@ class _BilinearSamples:
             length = k.select(length > 1, length, 1.0)
         self.step = length / k.cast(extent.cells, config.work)
         self.first = extent.start + k.cast(extent.cell, config.work) * self.step
-        many = k.const(config.ratio) if config.ratio else k.max(k.cast(k.ceil(self.step), i64), 0)
-        self.count = k.select(self.size > 0, many, 0)
+        samples = k.const(config.ratio) if config.ratio else k.max(k.cast(k.ceil(self.step), i64), 0)
+        self.count = k.select(self.size > 0, samples, 0)
         self.begin, self.end = self._near()
 
     def _near(self) -> tuple[Val, Val]:

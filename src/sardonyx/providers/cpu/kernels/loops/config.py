@@ -22,11 +22,11 @@ class Access(Record):
 
     dtype: DType
     kind: str
-    """Its stride class along the vector axis (``stride_class``)."""
+    """The view's stride class along the vector axis (``stride_class``)."""
     is_per_row: bool
-    """It has one element per row."""
+    """The view has one element per row."""
     terms: int = 0
-    """Of an output that is packed for a GEMM (``gemm.packed_epilogue``): the bf16 terms of each number; else 0."""
+    """For an output that is packed for a GEMM (``gemm.packed_epilogue``), the bf16 terms of each number; else 0."""
     is_non_temporal: bool = False
     """An output with non-temporal stores."""
 
@@ -139,9 +139,9 @@ class LoopArgs(Arguments[M, N]):
     chunks: tuple[N, ...] = field(metadata=named("p"))
     """The stride of each view between chunks, if there are chunks."""
     row_chunks: tuple[N, ...] = field(metadata=named("q"))
-    """The same between chunks of rows."""
+    """The stride of each view between chunks of rows, if there are such."""
     flags: tuple[M | None, ...] = field(metadata=named("f"))
-    """Of a packed output: a flag for each row."""
+    """For each packed output, a flag for each row; None for other views."""
     count: N
     """The number of reduced elements."""
 

@@ -130,11 +130,11 @@ class _Axes(NamedTuple):
 
     outer: list[Axis]
     across: Axis
-    """Along which some inputs are contiguous."""
+    """The axis along which some inputs are contiguous."""
     inner: Axis
-    """Along which outputs are contiguous."""
+    """The axis along which outputs are contiguous."""
     transposed: list[int]
-    """Those inputs."""
+    """The inputs that are transposed, by number."""
 
 
 def _transposed_axes(loop: Loop, axes: list[Axis]) -> _Axes | None:

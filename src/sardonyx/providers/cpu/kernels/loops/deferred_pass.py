@@ -63,7 +63,7 @@ class DeferredRow:
         self.at.set(self._current().peel_to_cache_line(self.output, self.last, zero, stop, self._zero_offsets(), zero))
 
     def _store_some(self, vectors: int) -> None:
-        """Stores the next ``vectors`` if at least so many are left."""
+        """Stores the next ``vectors`` vectors, if at least that number is left."""
         lanes = self.row.lanes
         first = self.at.get()
         with self.k.when(first + vectors * lanes <= self.stop.get()):

@@ -36,7 +36,7 @@ class InterleaveConfig(Record):
 
     expression: Expression
     layouts: tuple[str, ...]
-    """Of inputs, then outputs."""
+    """The layouts of the inputs, then those of the outputs."""
     planes: int
     outer: int
     lanes: int

@@ -39,7 +39,7 @@ ACROSS_BLOCK = 64
 """Rows that are reduced together if vectors lie across rows."""
 
 ADJACENT_ROWS = 512
-"""The same for a single pass without stores: the accumulators of so many rows fit L1."""
+"""Rows that are reduced together in a single pass without stores: their accumulators fit L1."""
 
 NARROW, WIDE = 4, 32
 """Extents up to which, and from which on, an axis is too short or long enough for vectors."""
@@ -109,7 +109,7 @@ def is_row_by_row(loop: Loop) -> bool:
 
 
 def _with_packed_outputs(loop: Loop, analysis: Analysis) -> Loop:
-    """With the outputs that consumers read packed in that layout."""
+    """The loop, with those outputs packed that are packed for their consumer."""
 
     def packed(view: View, found: PackedOperand) -> View:
         rows = tuple(expressible(dims.exact_div(s, loop.extents[-1])) for s in view.strides[:-1])
@@ -210,7 +210,7 @@ class Layout(Record):
     row_chunk: int = 0
     """With vectors across rows: the elements of a row's outermost axis that one work item reduces; 0: all."""
     row_chunk_stride: Known = 1
-    """Of outputs, from one such chunk to the next."""
+    """The stride of outputs from one such chunk to the next."""
 
     @property
     def is_across_rows(self) -> bool:
@@ -278,7 +278,7 @@ class Layout(Record):
         return tuple(strides)
 
     def _row_chunk_strides(self, inputs: int) -> tuple[Known, ...]:
-        """The same for chunks of rows that vectors lie across."""
+        """The stride of each view from one chunk of rows to the next, where vectors lie across rows."""
         strides = self.row_axes[0].strides
         read = (expressible(dims.mul(stride, self.row_chunk)) for stride in strides[:inputs])
         return (*read, *(self.row_chunk_stride for _ in strides[inputs:]))

@@ -39,10 +39,10 @@ class RegisterRow:
 
     def _reduced(self, p: Pass) -> dict[int, list[Val]]:
         """Reduces in the same order as ``Row``, so that a row's result does not depend on the number of rows."""
-        unroll, many = self.row.unroll(p), len(self.tiles)
+        unroll, count = self.row.unroll(p), len(self.tiles)
         reducers = {r: self.row.reducer(r) for r in p.reductions}
         sums = {r: [self.row.variables(x) for _ in range(unroll)] for r, x in reducers.items()}
-        chains = [i % unroll if i < many // unroll * unroll else 0 for i in range(many)]
+        chains = [i % unroll if i < count // unroll * unroll else 0 for i in range(count)]
         for i, group in enumerate(self.groups):
             mine = chains[i * GROUP : (i + 1) * GROUP]
             group.emit_pass(p, {r: [states[c] for c in mine] for r, states in sums.items()})

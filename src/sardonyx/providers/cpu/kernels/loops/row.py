@@ -85,7 +85,7 @@ class Row:
         self._row_values(0)
 
     def finish(self, reduced: dict[int, list[Val]]) -> None:
-        """The same for a loop with a single pass, whose per-row results are then stored."""
+        """``finish_pass`` for a loop with a single pass, whose per-row results are then stored."""
         self.values |= reduced
         self._row_values(self.schedule.passes[0].stage + 1)
         self._store_results()
@@ -130,7 +130,7 @@ class Row:
         return apply(self.k, self.config.expression, step, args)
 
     def saved_nbytes(self, values: int) -> Val:
-        """Scratch bytes for so many saved values of the row."""
+        """Scratch bytes for ``values`` saved values of the row."""
         count = self.k.const(1)
         for n in self.extents:
             count = count * n
@@ -174,7 +174,7 @@ class Row:
     # -- exponentials
 
     def is_exponential(self, step: Apply) -> bool:
-        """Whether it is exp(x - max(x)): at most 1, and flushed to 0 before it becomes denormal."""
+        """Whether a step is exp(x - max(x)): at most 1, and flushed to 0 before it becomes denormal."""
         difference = self.schedule.step(step.args[0]) if step.program == EXPONENTIAL else None
         if not isinstance(difference, Apply) or difference.program != SUBTRACT or not difference.dtype.is_float:
             return False
@@ -325,14 +325,14 @@ class Elements:
     def _store_packed(self, position: int, terms: int) -> None:
         """Stores vectors in the packed layout, a K-step at a time. A row consists of whole K-steps."""
         row, number = self.row, self.row.schedule.expression.results[position]
-        buf, flag, many = row.outputs[position], row.flags[position], max(STEP // row.lanes, 1)
+        buf, flag, per_step = row.outputs[position], row.flags[position], max(STEP // row.lanes, 1)
         found = [row.k.value(self._of(number, u), f32, row.lanes) for u in range(len(self.tiles))]
         if self.tiles[0].mask is not None:
             return
-        if len(found) % many:
-            many = 1
-        for u in range(0, len(found), many):
-            v, t = _concatenated(found[u : u + many]), self.tiles[u]
+        if len(found) % per_step:
+            per_step = 1
+        for u in range(0, len(found), per_step):
+            v, t = _concatenated(found[u : u + per_step]), self.tiles[u]
             at = t.index // STEP * step_elements(terms) + t.index % STEP
             store_step(buf.at(at), v, terms, flag)
 

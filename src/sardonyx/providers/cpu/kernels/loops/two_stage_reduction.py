@@ -27,7 +27,7 @@ MAX_ROWS = 16
 """Rows up to which long ones are split."""
 
 MAX_COLUMNS = 4096
-"""The same with vectors across rows."""
+"""Rows up to which long ones are split, with vectors across rows."""
 
 MIN_ELEMENTS, MIN_CHUNK = 4 * CHUNK, 32
 """With vectors across rows: elements from which on splitting pays, and the elements of a row that a chunk has at least,
@@ -49,7 +49,7 @@ class Stage(Record):
     chunk: int = 0
     """Elements of the row, or with vectors across rows of its outermost axis, that one work item reduces; 0: all."""
     chunk_stride: Known = 1
-    """From the partial results of one chunk to those of the next."""
+    """The stride from the partial results of one chunk to those of the next."""
     may_split: bool = False
     """Whether it may be split further."""
 

@@ -50,7 +50,7 @@ def scaled(k: Kernel, v: Val, n: Val, word: Val) -> Val:
 
 
 def exp(k: Kernel, x: Val) -> Val:
-    """Arguments whose result is 0 are selected out, because x86 takes hundreds of cycles for an underflow."""
+    """exp(x). Arguments whose result is 0 are selected out, because x86 takes hundreds of cycles for an underflow."""
     f = format_of(x)
     if has_scale(k, x):
         r, n, word = reduced(k, k.min(f.highest, x), 2 * f.bias)
@@ -92,7 +92,7 @@ def exp_nonpositive(k: Kernel, x: Val, least: int | None = None) -> Val:
 
 
 def expm1(k: Kernel, x: Val) -> Val:
-    """2 * (2^(n-1) exp(r) - 1/2), because 2^n may overflow where the result does not."""
+    """exp(x) - 1, as 2 * (2^(n-1) exp(r) - 1/2), because 2^n may overflow where the result does not."""
     f = format_of(x)
     r, _, word = reduced(k, k.min(f.highest, k.max(-2.0 * f.mantissa, x)), f.bias - 1)
     half = power_of_two(k, word, x.dtype)
@@ -101,7 +101,10 @@ def expm1(k: Kernel, x: Val) -> Val:
 
 
 def tanh(k: Kernel, x: Val) -> Val:
-    """x + x^3 near(x^2), or 1 - 2 / (exp(2|x|) + 1), which is 1 from |x| = mantissa / 2 on."""
+    """tanh(x): for small |x| as x + x^3 p(x^2) with a polynomial p, else as 1 - 2 / (exp(2|x|) + 1).
+
+    From |x| = ``mantissa`` / 2 on, tanh rounds to 1, so |x| is clamped there.
+    """
     f = format_of(x)
     size = k.min(0.5 * f.mantissa, k.abs(x))
     square = size * size
@@ -113,7 +116,10 @@ def tanh(k: Kernel, x: Val) -> Val:
 
 
 def erf(k: Kernel, x: Val) -> Val:
-    """x + x near(x^2), or 1 - far(|x|)^(2^m), where far approximates the 2^m-th root of erfc."""
+    """erf(x): for small |x| as x + x p(x^2) with a polynomial p, else as 1 - q(|x|)^(2^m).
+
+    The polynomial q approximates the 2^m-th root of erfc.
+    """
     f = format_of(x)
     size = k.min(f.erf_end, k.abs(x))
     near = k.fma(x, polynomial(k, x * x, f.erf_near), x)
@@ -133,7 +139,7 @@ def log(k: Kernel, x: Val) -> Val:
 
 
 def log1p(k: Kernel, x: Val) -> Val:
-    """With u = 1 + x rounded: log(u) + (1 + x - u) / u."""
+    """log(1 + x), as log(u) + (1 + x - u) / u with u = 1 + x rounded."""
     u = 1.0 + x
     lost = k.select(u - 1.0 > 1.0, 1.0 - (u - x), x - (u - 1.0))
     exponent, m = split(k, u)
@@ -169,7 +175,7 @@ def log_split(k: Kernel, exponent: Val, g: Val, correction: Val | float = 0.0) -
 
 
 def edges(k: Kernel, x: Val, value: Val) -> Val:
-    """Replaces the logarithm of infinity, NaN, zero and negative numbers."""
+    """``value``, the logarithm of x, with the results for x that is infinite, NaN, zero or negative put in."""
     value = k.select(x < math.inf, value, x)
     value = k.select(x.eq(0.0), -math.inf, value)
     return k.select(x < 0.0, math.nan, value)

@@ -27,7 +27,7 @@ def pow(k: Kernel, x: Val, y: Val) -> Val:
 
 
 def pow_constant(k: Kernel, x: Val, exponent: float) -> Val:
-    """A constant exponent; small integers and 0.5 need no logarithm."""
+    """x to the power of a constant; small integers and 0.5 need no logarithm."""
     if exponent in (1.0, 2.0, 3.0):
         return x if exponent == 1.0 else x * x if exponent == 2.0 else x * x * x
     if exponent == 0.0:

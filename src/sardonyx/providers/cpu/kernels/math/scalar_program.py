@@ -159,7 +159,7 @@ def _to_odd(k: Kernel, v: Val) -> Val:
 
 
 def maximum(k: Kernel, a: Val, b: Val) -> Val:
-    """NaN if either is NaN."""
+    """The maximum; NaN if either is NaN."""
     return _propagating(k, "llvm.maximum", k.max, a, b)
 
 

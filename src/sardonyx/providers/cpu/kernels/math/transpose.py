@@ -55,7 +55,7 @@ def interleaved(rows: Sequence[Val]) -> list[Val]:
 
 
 def deinterleaved(rows: Sequence[Val]) -> list[Val]:
-    """What ``interleaved`` has joined."""
+    """The inverse of ``interleaved``: of n vectors in a row, vector i gets the elements i, i + n, i + 2n, ..."""
     count, lanes = len(rows), rows[0].lanes
     if count == 1:
         return list(rows)

@@ -12,7 +12,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Tile, Val
 
 Window = Callable[[int], Val]
-"""The vector that begins so many elements after the current one, or before it if negative."""
+"""The vector that begins this number of elements after the current one, or before it if negative."""
 
 
 def shifted(three: Sequence[Val]) -> Window:

@@ -73,11 +73,11 @@ class Int8ConvArgs(Arguments[M, N]):
     groups: N
     channels: N
     filters: N
-    """Of a group."""
+    """Channels and filters of a group."""
     depth: N
     """Elements under a window, rounded up to whole steps of k."""
     block_nbytes: N
-    """Of the image block."""
+    """Bytes of the image block."""
     epilogue: EpilogueArgs[M, N]
 
 

@@ -77,7 +77,7 @@ class _Item(Record):
     group: Val
     plane: Val
     block: Val
-    """Of the plane."""
+    """The number of the block of outputs in the plane."""
 
 
 class _Grid:

@@ -101,7 +101,7 @@ class OperandArgs(Arguments[M, N]):
     def at(
         self: OperandArgs[Buf, Val], *, direction: Val | None = None, step: Val | None = None, row: Val | None = None
     ) -> Buf:
-        """The address of its units."""
+        """The address of the operand's units at these indices; axes along which it has no stride are ignored."""
         found = self.memory
         for index, stride in ((direction, self.direction), (step, self.step), (row, self.row)):
             if index is not None:
@@ -134,7 +134,7 @@ class RecurrenceArgs(Arguments[M, N]):
     y: OperandArgs[M, N] | None
     finals: tuple[OperandArgs[M, N] | None, ...] = field(metadata=named("final"))
     memory: M
-    """Of the state vectors of all sequences."""
+    """The state vectors of all sequences."""
     directions: N
     steps: N
     rows: N

@@ -104,7 +104,11 @@ def split_bf16(
     k: Kernel, x: Buf, y: Buf, flags: Buf, strides: LineStrides[Buf, Val], lines: Val, depth: Val,
     batch: BatchArgs[Buf, Val], *, source: DType, terms: int, layout: str, is_direct: bool, axes: int,
 ) -> None:  # fmt: skip
-    """y = the tiles of x. ``is_direct``: its stride is 1 along k (rows) or across lines (pairs); else it is staged."""
+    """Split x into terms, in tiles y; a flag is set for each panel and ``CHUNK`` steps with a number out of range.
+
+    ``is_direct``: x has stride 1 along k (``layout`` is rows) or from line to line (pairs); otherwise each tile is
+    copied to staging memory first.
+    """
     panels, steps = ceil_div(lines, PANEL), ceil_div(depth, STEP)
     chunks = ceil_div(steps, CHUNK)
     with k.share(batch.count(k) * panels * chunks) as at:
@@ -187,7 +191,9 @@ def split_terms(k: Kernel, v: Val, terms: int, worst: Var | None = None) -> list
 
 
 def vnni_pairs(even: Val, odd: Val) -> Val:
-    """The terms of two rows of B (``split_terms``) as a tile row, in which each term is paired with a zero."""
+    """The terms of two successive rows of B (``split_terms``) as a row of a tile: the ``even`` row in the low halves of
+    words, the ``odd`` one in the high halves.
+    """
     return (even >> 16) | odd
 
 
@@ -198,12 +204,12 @@ def is_unrepresentable(k: Kernel, v: Val) -> Val:
 
 
 def representable_below(limit: float) -> int:
-    """The bound of ``worst`` if all numbers are below a limit."""
+    """The bound of ``worst`` (``split_terms``) if all numbers are below a limit."""
     return int(np.float32(limit).view(np.uint32)) - _LOW
 
 
 def is_representable(worst: Val) -> Val:
-    """Whether all numbers that were split are representable."""
+    """Whether all numbers are representable whose magnitudes ``split_terms`` accumulated in ``worst``."""
     return worst.max() < _RANGE
 
 
@@ -215,12 +221,15 @@ def lift_of(k: Kernel, largest: Val) -> Val:
 
 
 def reciprocal(k: Kernel, power: Val) -> Val:
-    """Of a power of two that ``lift_of`` gave."""
+    """The reciprocal of a power of two that ``lift_of`` returned."""
     return k.bitcast(2 * _ONE - k.bitcast(power, u32), f32)
 
 
 def load_pair(k: Kernel, y: Buf, terms: int, pair: Val) -> list[Val]:
-    """A pair of numbers along k of 16 neighbouring columns, from the first tile of a step in the order of pairs."""
+    """Two successive numbers along k of 16 neighbouring columns, decoded from a tile of B at ``y``.
+
+    ``pair`` numbers the pairs of a step; the tile is the step's first term.
+    """
     words = [y.as_type(u32).at(pair * HALF).load(term * TILE, HALF) for term in range(terms)]
     found = []
     for heads in ([word << 16 for word in words], [word & _HIGH_HALF for word in words]):
@@ -241,7 +250,7 @@ class FlagsArgs(Arguments[M, N]):
     panel: N
     """Flags of a panel."""
     count: N
-    """Of all panels."""
+    """Flags of all panels."""
     batch: tuple[N, ...]
 
     @staticmethod
@@ -249,7 +258,7 @@ class FlagsArgs(Arguments[M, N]):
         return FlagsArgs(Memory(i32), i64, i64, (i64,) * axes)
 
     def at(self: FlagsArgs[Buf, Val], indices: Sequence[Val]) -> FlagsArgs[Buf, Val]:
-        """Those of one matrix of a batch."""
+        """The flags of one matrix of the batch."""
         return replace(self, memory=moved(self.memory, indices, self.batch))
 
 
@@ -265,7 +274,7 @@ class TiledArgs(Arguments[M, N]):
         return TiledArgs(Memory(dtype), (i64,) * axes, FlagsArgs.declared(axes) if has_flags else None)
 
     def at(self: TiledArgs[Buf, Val], indices: Sequence[Val]) -> TiledArgs[Buf, Val]:
-        """One matrix of a batch."""
+        """The operand of one matrix of the batch."""
         memory = moved(self.memory, indices, self.batch)
         return replace(self, memory=memory, flags=None if self.flags is None else self.flags.at(indices))
 
@@ -289,7 +298,7 @@ class TiledOperand(Record):
 
 
 class PackedOperand(Record):
-    """A matrix that its producer packs."""
+    """A matrix that its producer packs as the A of the products that read it."""
 
     tiled: TiledOperand
     rows: Known
@@ -299,7 +308,7 @@ class PackedOperand(Record):
     """An unpacked copy is stored, too."""
 
     def serves(self, p: Problem, terms: int | None) -> bool:
-        """Whether it is the left operand of a product."""
+        """Whether a product in ``terms`` bf16 terms (None: in none) can read this matrix as its A."""
         return (p.m, p.k, terms) == (self.rows, self.columns, self.terms) and p.a.covers_storage(p.m, p.k)
 
     @property
@@ -332,7 +341,7 @@ def with_packed_outputs(
 
 
 def split_a(p: Problem, terms: int, analysis: Analysis) -> tuple[list[Step], TiledOperand]:
-    """A in tiles, with the step that packs it, unless its producer packs it or another product already does."""
+    """The step that packs A in tiles, and the tiles. No step if A's producer or another product packs it already."""
     packed = analysis.packed_operands.get(p.a.storage)
     if packed is not None and packed.serves(p, terms):
         return [], packed.tiled
@@ -341,7 +350,7 @@ def split_a(p: Problem, terms: int, analysis: Analysis) -> tuple[list[Step], Til
 
 
 def split_b(p: Problem, terms: int, analysis: Analysis) -> tuple[list[Step], TiledOperand]:
-    """B in tiles: packed once if it is a constant, and otherwise by a step."""
+    """The step that packs B in tiles, and the tiles. No step for a constant, which is packed once."""
     source = _Source(p.b.storage, p.b.offset, p.b.column, p.b.row, p.n, p.k, p.batch, p.b.batch, PAIRS, terms)
     return source.at_run_time(p, analysis) if p.weight is None else ([], source.once(analysis.isa))
 

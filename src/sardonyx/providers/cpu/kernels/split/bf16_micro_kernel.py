@@ -119,7 +119,9 @@ def _fetches(
 
 @contextmanager
 def zeroed_sums(tiles: Tiles, places: Sequence[Buf], stride: Operand) -> Iterator[None]:
-    """Around the products of a K-block: accumulators start at zero and are stored, rows ``stride`` bytes apart."""
+    """A context around the products of a K-block: the accumulators start at zero, and are stored at ``places`` at the
+    end, in rows ``stride`` bytes apart.
+    """
     for t in SUMS:
         tiles.zero(t)
     yield
@@ -129,7 +131,9 @@ def zeroed_sums(tiles: Tiles, places: Sequence[Buf], stride: Operand) -> Iterato
 
 @contextmanager
 def continued_sums(tiles: Tiles, places: Sequence[Buf], stride: Operand, is_first: Val) -> Iterator[None]:
-    """Around the products of a K-block: accumulators continue from the stored sums, unless this is the first one."""
+    """A context around the products of a K-block: the accumulators continue from the sums stored at ``places``, unless
+    this is the first one, and are stored there at the end.
+    """
     with tiles.k.either(is_first) as (first, later):
         with first:
             for t in SUMS:

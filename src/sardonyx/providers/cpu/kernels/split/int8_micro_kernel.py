@@ -33,7 +33,9 @@ SIDES, SIDE = 2, HALF * HALF
 
 
 def level_sums(tiles: Tiles, levels: Buf, level: int) -> AbstractContextManager[None]:
-    """Around the products of a round: its sums begin at zero, and are stored as ``SliceAccumulator`` reads them."""
+    """A context around the products of a round: its sums begin at zero, and are stored in ``levels`` at the end, as
+    ``SliceAccumulator`` reads them.
+    """
     return zeroed_sums(tiles, [levels.at((level + t) * SIDE) for t in SUMS], HALF * 4)
 
 

@@ -85,12 +85,12 @@ def block_steps(depth: int) -> int:
 
 
 def has_no_scale(largest: Val) -> Val:
-    """Whether K-blocks with these largest numbers, as bits, have no scale."""
+    """Whether K-blocks with these largest numbers, as bits, cannot be sliced: infinite, NaN or extremely large."""
     return largest >= _MOST
 
 
 class Scale:
-    """Slices the numbers of a K-block, or of one in each lane, given the bits of its largest number."""
+    """Slices the numbers of a K-block, or of one K-block in each lane, given the bits of its largest number."""
 
     def __init__(self, k: Kernel, largest: Val, first: DType = i8, balance: float = BALANCE) -> None:
         """``first``: the type of leading slices, unsigned if no number is negative."""
@@ -99,7 +99,7 @@ class Scale:
         power = k.max(bits & _EXPONENT, _SMALLEST_NORMAL)
         """The power of two at or below the largest number, as bits."""
         self.lift = k.bitcast(2 * _ONE - power, f32)
-        """Its reciprocal."""
+        """The reciprocal of that power of two."""
         self.unit = k.bitcast(bits, f32) * self.lift * (1 / _TOP[first])
         self.inverse = 1.0 / self.unit
         self.value = k.select(largest.eq(0), 0.0, self.unit * (65536.0 * balance) * k.bitcast(power, f32))
@@ -122,7 +122,7 @@ class Scale:
         return (last + half) ^ half  # signed bytes: one of 128 or more carries into the byte above
 
     def slices(self, v: Val) -> list[Val]:
-        """Three, in the low bytes of 32-bit words, the first slice first."""
+        """The three slices of numbers, the first one first, each in the low bytes of 32-bit words."""
         words = self.words(v)
         return [words >> 8 * i for i in reversed(range(SLICES))]
 
@@ -203,7 +203,7 @@ def _params() -> Params:
 def split_int8_slices(
     k: Kernel, x: Buf, y: Buf, scales: Buf, fourth: Buf, flags: Buf, x_row: Val, m: Val, depth: Val, k_block: Val
 ) -> None:
-    """y, scales, long and flags = the slices of x, whose stride along k is 1."""
+    """y, scales, fourth and flags = the slices of x, whose stride along k is 1."""
     tiles, steps = ceil_div(m, HALF), ceil_div(depth, STEP)
     k_blocks = ceil_div(steps, k_block)
     largest = k.local(u32, HALF)
@@ -308,10 +308,10 @@ def scales_of(b: Buf, panels: Val, steps: Val) -> Buf:
     return b.at(panels * steps * (SLICES * 2 * TILE)).as_type(f32)
 
 
-def decode_panel(k: Kernel, b: Buf, scales: Buf, many: Val, to: Buf) -> None:
-    """Store ``many`` steps of 32 columns in f32, by position; ``scales`` are those of their K-block."""
+def decode_panel(k: Kernel, b: Buf, scales: Buf, count: Val, to: Buf) -> None:
+    """Store ``count`` steps of 32 columns in f32, by position; ``scales`` are those of their K-block."""
     each = [scales.load(half * HALF, HALF) * BALANCE for half in range(2)]
-    with k.loop(0, many * HALF) as four:
+    with k.loop(0, count * HALF) as four:
         for half, scale in enumerate(each):
             place = four // HALF * (SLICES * 2 * TILE) + half * TILE + four % HALF * STEP
             words = [b.at(place + index * 2 * TILE).as_type(i32).load(0, HALF) for index in range(SLICES)]
@@ -352,7 +352,7 @@ class SlicedRows(Record):
 
 
 def sliced_rows(p: Problem, analysis: Analysis) -> tuple[list[Step], SlicedRows]:
-    """A in slices, and the step that writes them unless another product has asked before."""
+    """The step that slices A, and A in slices. No step if another product slices it already."""
     depth = int(p.k)
     key = ("slices", p.a.storage.number, p.a.offset, p.a.row, p.m, depth)
     if key in analysis.splits:
@@ -401,7 +401,7 @@ def packed_nbytes(depth: int, n: int, k_block: int) -> int:
 def packing_of(
     tensor: Tensor, first: int, row: int, column: int, depth: int, n: int, isa: Isa, *, refused: object
 ) -> Packing:
-    """The slices of a constant with the strides ``row`` and ``column``."""
+    """The call of ``pack_int8_slices`` for a constant with these strides, whose first element is ``first``."""
     k_block = block_steps(depth)
     numbers = {"x_k": row, "x_column": column, "n": n, "depth": depth, "k_block": k_block}
     flags = -(-n // PANEL) * 2 * -(-depth // (STEP * k_block))
@@ -411,7 +411,7 @@ def packing_of(
 
 
 def make_slices(packing: Packing) -> Array:
-    """The slices; ``Unrepresentable`` if magnitudes differ too much."""
+    """The packed slices of a constant; ``Unrepresentable`` if its magnitudes differ too much."""
     numbers, content = packing.numbers, np.ascontiguousarray(packing.tensor.peek()).reshape(-1)[packing.first :]
     shape, strides = (numbers["depth"], numbers["n"]), (numbers["x_k"] * 4, numbers["x_column"] * 4)
     if not _has_even_rows(np.lib.stride_tricks.as_strided(content, shape, strides, writeable=False)):
