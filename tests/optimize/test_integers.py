@@ -12,6 +12,7 @@ from sardonyx.interpret.bind import bind
 from sardonyx.interpret.context import RunContext
 from sardonyx.interpret.program import Program
 from sardonyx.optimize import manager
+from sardonyx.optimize.fusions.integers import MAX_TERMS
 from sardonyx.optimize.pipelines import INTEGERS
 from tests.lower.agree import parse, part_of
 
@@ -54,6 +55,20 @@ CASES = {
         "uint8[5, 24] x, int8[24, 6] w", "MatMulInteger",
     ),
 }  # fmt: skip
+CASES |= {
+    "rearranged and quantized again in between": (
+        constants(6) + "h = Constant<value = int64[3] {5, 4, 6}>() a = DequantizeLinear(x, s, z) e = Reshape(a, h) "
+        "f = QuantizeLinear(e, s, z) g = DequantizeLinear(f, s, z) k = Transpose<perm = [1, 0, 2]>(g) "
+        "l = QuantizeLinear(k, s, z) m = DequantizeLinear(l, s, z) b = DequantizeLinear(w, i, j) c = MatMul(m, b) "
+        "y = QuantizeLinear(c, o, z)",
+        "uint8[5, 24] x, int8[6, 6] w", "MatMulInteger",
+    ),
+    "a depth that the run tells": (
+        constants(6) + "a = DequantizeLinear(x, s, z) b = DequantizeLinear(w, i, j) c = MatMul(a, b) "
+        "y = QuantizeLinear(c, o, z)",
+        "uint8[5, n] x, int8[n, 6] w", "MatMulInteger",
+    ),
+}  # fmt: skip
 REFUSED = {
     "reals by integers": (
         constants(6) + "b = DequantizeLinear<axis = 1>(w, t) y = MatMul(x, b)", "float[5, 24] x, int8[24, 6] w"
@@ -84,7 +99,8 @@ def random(graph: Any) -> dict[str, Array]:
     for value in part_of(graph).inputs:
         t = value.dtype.numpy
         low, high = (-3, 3) if t.kind == "f" else (np.iinfo(t).min, np.iinfo(t).max)
-        found[value.name] = rng.integers(low, high, value.shape).astype(t)
+        shape = [24 if isinstance(d, str) else d for d in value.shape]
+        found[value.name] = rng.integers(low, high, shape).astype(t)
     return found
 
 
@@ -106,6 +122,31 @@ def test_products_of_wider_integers_are_kept(body: str, inputs: str) -> None:
     report = manager.run(graph, INTEGERS)
     assert not any("Integer" in node.op_type for node in graph.nodes)
     assert "a scale" not in inputs or report.declined
+
+
+def test_quantizations_that_change_nothing_are_removed() -> None:
+    body, inputs, _ = CASES["rearranged and quantized again in between"]
+    graph = parse(body, inputs, "uint8[] y")
+    manager.run(graph, INTEGERS)
+    assert [node.op_type for node in graph.nodes].count("QuantizeLinear") == 1
+
+
+def test_sums_of_unknown_length_that_may_not_fit_are_errors() -> None:
+    body, inputs, _ = CASES["a depth that the run tells"]
+    onnx = pytest.importorskip("onnx")
+    text = f'<ir_version: 10, opset_import: ["" : 21]> g ({inputs}) => (uint8[5, 6] y) {{ {body} }}'
+    session = sardonyx.InferenceSession(onnx.parser.parse_model(text).SerializeToString())
+    rng = np.random.default_rng(1)
+    for n in (1, 100, MAX_TERMS, MAX_TERMS + 1):
+        x, w = rng.integers(0, 255, (5, n), np.uint8), rng.integers(-128, 127, (n, 6), np.int8)
+        if n > MAX_TERMS:
+            with pytest.raises(sardonyx.errors.InvalidArgument, match="sums may not fit i32"):
+                session.run(None, {"x": x, "w": w})
+            continue
+        (got,) = session.run(None, {"x": x, "w": w})
+        real = (x.astype(int) - 7) @ (w.astype(int) + 3) * (0.02 * 0.015)
+        want = np.clip(np.rint(real / 0.9) + 7, 0, 255)
+        assert np.abs(got - want).max() <= 1
 
 
 def test_dequantized_constants_are_computed_once() -> None:

@@ -24,6 +24,9 @@ The rules, which hold for every interpreter:
 - **Integers.** Arithmetic wraps. ``div`` truncates towards zero, ``mod`` has the sign of the divisor and ``fmod`` that
   of the dividend; all three give 0 for a zero divisor. ``pow`` wraps; a negative exponent truncates the real result.
   Real exponents of integer bases are computed in f64 and truncated.
+- **Quantization.** ``quantize`` and ``dequantize`` are ONNX's, of f32 and integers of at most 16 bits: x / scale is
+  rounded to f32, then to even, then the zero point is added, and the sum is saturated. For a positive scale NaN
+  gives the least integer. For a scale of 0, an infinite one or NaN the integer is arbitrary.
 - **Shifts.** By a negative count or by the width or more: all bits are shifted out (0, or -1 for a negative number
   shifted right). Right shifts of signed numbers keep the sign.
 """
@@ -31,7 +34,7 @@ The rules, which hold for every interpreter:
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -161,6 +164,15 @@ class Emitter:
         """``x`` in a fixed type, or in the type of another value."""
         return Expr("cast", (x,), to.type if isinstance(to, Expr) else to)
 
+    def quantize(self, x: Expr, scale: Expr | None, zero: Expr | None, to: DType) -> Expr:
+        """round(x / scale) + zero, saturated to an integer type; without a scale, x is in units of it."""
+        scale = _constant(1.0) if scale is None else scale
+        return Expr("quantize", (x, scale, _constant(0) if zero is None else zero), to)
+
+    def dequantize(self, q: Expr, scale: Expr, zero: Expr | None) -> Expr:
+        """(q - zero) * scale, in f32."""
+        return Expr("dequantize", (q, scale, _constant(0) if zero is None else zero), dtypes.f32)
+
     def bits(self, x: Expr, to: DType) -> Expr:
         """The bits of ``x``, a whole number or a real of at least 32 bits, as a number of another type of its width."""
         return Expr("bits", (x,), to)
@@ -275,6 +287,16 @@ def _is_int(*values: Any) -> bool:
     return all(v.dtype.kind in "iu" if hasattr(v, "dtype") else isinstance(v, int) for v in values)
 
 
+def _quantize(x: Any, scale: Any, zero: Any, *, to: DType) -> Any:
+    low, high = (-(1 << (to.bits - 1)), 1 << (to.bits - 1)) if to.kind == "int" else (0, 1 << to.bits)
+    units = np.rint(np.asarray(x, np.float32) / np.float32(scale)) + np.float32(zero)
+    return np.minimum(np.fmax(units, low), high - 1).astype(np.int32).astype(to.numpy)
+
+
+def _dequantize(q: Any, scale: Any, zero: Any) -> Any:
+    return (np.asarray(q).astype(np.float32) - np.float32(zero)) * np.asarray(scale, np.float32)
+
+
 _NUMPY: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _div, "neg": np.negative, "pow": _pow,
     "mod": np.mod, "fmod": np.fmod, "minimum": np.minimum, "maximum": np.maximum, "where": np.where,
@@ -286,7 +308,7 @@ _NUMPY: dict[str, Callable[..., Any]] = {
     "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,
     "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
     "abs": np.absolute, "sign": np.sign, "floor": np.floor, "ceil": np.ceil, "round": np.rint,
-    "copy": np.copy, "fma": _fma,
+    "copy": np.copy, "dequantize": _dequantize, "fma": _fma,
 }  # fmt: skip
 
 _BLOCK = 1 << 14
@@ -360,6 +382,9 @@ def _numpy_call(step: Step, register: dict[int, int]) -> tuple[Callable[..., Any
     if step.op == "bits":
         target = _numpy_type(step.type)
         return (lambda x: x.view(target)), args
+    if step.op == "quantize":
+        assert isinstance(step.type, DType)
+        return partial(_quantize, to=step.type), args
     if step.op != "cast":
         return _NUMPY[step.op], args
     if isinstance(step.type, int):

@@ -90,7 +90,17 @@ def _accumulate(what: str, a: Array, b: Array, a_zero: Array | None, b_zero: Arr
 
 
 @op("MatMulInteger")
-def matmul_integer(a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None) -> Array:
+def matmul_integer(
+    a: Array,
+    b: Array,
+    a_zero_point: Array | None = None,
+    b_zero_point: Array | None = None,
+    *,
+    max_terms: int = 0,
+) -> Array:
+    """``max_terms`` is ours: sums of more products are refused, as they might not fit i32."""
+    depth = a.shape[-1] if a.ndim else 0
+    require(not max_terms or depth <= max_terms, "MatMulInteger: sums may not fit i32", expected=max_terms, got=depth)
     return wrap_int32(_accumulate("MatMulInteger", a, b, a_zero_point, b_zero_point))
 
 

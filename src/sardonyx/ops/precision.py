@@ -67,10 +67,10 @@ def largest_float(dtype: np.dtype[Any]) -> float:
 
 
 def saturate(x: Array, dtype: np.dtype[Any]) -> Array:
-    """Cast to a narrower type: values out of range are clamped, and integers round half to even."""
+    """Cast to a narrower type: values out of range are clamped, and integers round half to even; NaN is the least."""
     if dtypes.of_numpy(dtype).is_integer:
         low, high = integer_range(dtype)
-        rounded = np.clip(np.rint(x), low, high) if x.dtype.kind == "f" else np.clip(x, low, high)
+        rounded = np.minimum(np.fmax(np.rint(x), low), high) if x.dtype.kind == "f" else np.clip(x, low, high)
         return rounded.astype(np.int64).astype(dtype) if dtype.itemsize == 1 else rounded.astype(dtype)
     top = largest_float(dtype)
     return np.clip(x, -top, top).astype(dtype)

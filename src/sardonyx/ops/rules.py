@@ -200,12 +200,13 @@ def _quantize(node: Node, content: Content) -> Result:
     return [TensorType(dtype, tensor(node).shape)]
 
 
-@rule("MatMul")
+@rule("MatMul", "MatMulInteger")
 def _matmul(node: Node, content: Content) -> Result:
     a, b = shaped(node), shaped(node, 1)
     rows, columns = a[-2:-1] if len(a) > 1 else (), b[-1:] if len(b) > 1 else ()
     batch = broadcast((a[:-2], b[:-2]))
-    return [TensorType(tensor(node).dtype, None if batch is None else (*batch, *rows, *columns))]
+    dtype = dtypes.i32 if node.op_type == "MatMulInteger" else tensor(node).dtype
+    return [TensorType(dtype, None if batch is None else (*batch, *rows, *columns))]
 
 
 @rule("Gemm")

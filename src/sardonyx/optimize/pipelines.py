@@ -229,7 +229,8 @@ INTEGERS = (
     "FoldDequantize",
     "RemoveDeadCode",
 )
-"""For providers with integer kernels: integer products; other constants are dequantized once."""
+"""For providers with integer kernels: integers are rearranged and multiplied as such; other constants are dequantized
+once."""
 
 IMAGES = ("JoinConvs", "JoinDepthwiseConvs", "ConvolveBeforeResize")
 """For providers with channels along vector lanes, and with convolutions that add to their output."""

@@ -97,6 +97,17 @@ def test_casts(source: DType, to: DType) -> None:
     np.testing.assert_array_equal(y, x.astype(to.numpy))
 
 
+@pytest.mark.parametrize("cpu", (*CPUS, "x86-64"))
+@pytest.mark.parametrize("to", [i32, i8, u8], ids=str)
+def test_casts_of_vectors_saturate(to: DType, cpu: str | None) -> None:
+    far = [np.nan, np.inf, -np.inf, 2.0**31, -(2.0**31), 2.0**31 - 128, 3e38, -3e38, 127.5, 255.99, -128.9, -0.5, 256]
+    x = np.array(far * 3, np.float32)
+    y, info = np.zeros(x.size, to.numpy), np.iinfo(to.numpy)
+    launch(convert(source=f32, to=to), x=x, y=y, n=x.size, isa=isa.named(cpu))
+    expected = np.trunc(np.clip(np.nan_to_num(x.astype(np.float64), nan=0, posinf=1e300), info.min, info.max))
+    np.testing.assert_array_equal(y.astype(np.int64), expected.astype(np.int64))
+
+
 @kernel(rows=i64, out=(i64,))
 def shares(k: Kernel, rows: Val, out: Buf) -> None:
     with k.share(rows) as r:

@@ -124,3 +124,32 @@ def test_powers_of_two_are_rounded_up() -> None:
 def test_integers_narrow(dtype: DType) -> None:
     x = np.arange(-200, 200, dtype=np.int32)
     assert_same(cast(x, dtype), convert(x, dtype))
+
+
+def ratios(rng: Any, scale: float, zero: int, info: Any) -> Array:
+    """Numbers within and beyond the range of integers, halves of the scale among them."""
+    with np.errstate(all="ignore"):
+        x = (rng.uniform(-1.3, 1.3, 3000) * (info.max - info.min) * np.float64(scale)).astype(np.float32)
+        x[:1000] = (rng.integers(info.min, info.max, 1000) + 0.5) * np.float32(scale)
+    x[1000:1006] = np.nan, np.inf, -np.inf, 3.4e38, -3.4e38, 0
+    return x
+
+
+@pytest.mark.parametrize("cpu", ["sapphirerapids", "haswell", "x86-64", "neoverse-n1"])
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16"])
+def test_numbers_are_divided_by_the_scale(dtype: str, cpu: str) -> None:
+    """Scales of all magnitudes; what is quantized is dequantized by the same and by other parameters at once."""
+    body = "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) e = DequantizeLinear(q, t, w)"
+    given = f"float[3000] x, float s, {dtype} z, float t, {dtype} w"
+    compiled = Compiled(body, given, f"{dtype}[] q, float[] d, float[] e", cpu)
+    rng, info = np.random.default_rng(4), np.iinfo(dtype)
+    for scale in (1e-45, 1e-40, 1e-30, 0.01371, 1.0, 3.3333, 0.125, 1e10, 1e30, 2e36, 1e38):
+        for zero in (0, 7, info.min, info.max):
+            x, s, z = ratios(rng, scale, zero, info), np.float32(scale), np.asarray(zero, dtype)
+            q, d, e = compiled.run([x, np.asarray(s), z, np.asarray(0.37, np.float32), np.asarray(3, dtype)])
+            with np.errstate(all="ignore"):
+                units = np.rint(x / s) + np.float32(zero)
+                whole = np.minimum(np.fmax(units, info.min), info.max)
+                np.testing.assert_array_equal(q, whole.astype(dtype), f"{scale} {zero}")
+                np.testing.assert_array_equal(d, (whole - np.float32(zero)) * s)
+                np.testing.assert_array_equal(e, (whole - np.float32(3)) * np.float32(0.37))

@@ -26,7 +26,7 @@ from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.pointwise import as_type
 from sardonyx.lower.rules.quantize import requantized
 from sardonyx.lower.rules.reduce import apply, divide, minus, times
-from sardonyx.lower.sizes import Refused
+from sardonyx.lower.sizes import Refused, sub
 from sardonyx.records import Record
 
 Array = np.ndarray[Any, Any]
@@ -289,6 +289,8 @@ def _quantization_parameter(low: Lowering, m: Matrices, v: Value | None, *, rows
 @rule("MatMulInteger")
 def matmul_integer(low: Lowering, node: Node) -> None:
     m = Matrices.of(low, low.view(low.input(0)), low.view(low.input(1)), low.make(node.output))
+    if most := node.attrs.get("max_terms"):
+        low.require_least("MatMulInteger: sums may not fit i32", sub(most, m.a.shape[-1]), 0)
     p, b = product(
         low,
         m,

@@ -22,6 +22,8 @@ def requantized(e: Emitter, x: Expr, zero: Expr | None = None, *, to: DType, cla
 
     Without ``clamp``, what an 8-bit float cannot hold becomes what its cast makes of it.
     """
+    if to.is_integer and to.bits <= 16:
+        return e.quantize(e.cast(x, dtypes.f32), None, zero, to)
     if not to.is_integer:
         x = e.cast(x, dtypes.f32)
         moved = x if zero is None else x + e.cast(zero, dtypes.f32)
@@ -36,13 +38,19 @@ def _quantize(
     e: Emitter, x: Expr, scale: Expr, zero: Expr | None = None, *, work: DType, to: DType, clamp: bool
 ) -> Expr:
     """The division is done in the type ``work``; what follows in f32, or f64 if ``work`` is."""
+    if work is dtypes.f32 and to.is_integer and to.bits <= 16:
+        return e.quantize(e.cast(x, work), e.cast(scale, work), zero, to)
     ratio = e.cast(x, work) / e.cast(scale, work)
     if work.bits < 32:
         ratio = e.cast(ratio, work)
     return requantized(e, ratio if work is dtypes.f64 else e.cast(ratio, dtypes.f32), zero, to=to, clamp=clamp)
 
 
-def _dequantize(e: Emitter, x: Expr, scale: Expr, zero: Expr | None = None, *, work: DType, to: DType) -> Expr:
+def _dequantize(
+    e: Emitter, x: Expr, scale: Expr, zero: Expr | None = None, *, work: DType, to: DType, is_narrow: bool
+) -> Expr:
+    if work is dtypes.f32 and is_narrow:
+        return as_type(e, e.dequantize(x, e.cast(scale, work), zero), source=work, to=to)
     units = e.cast(x, work)
     if zero is not None:
         units = units - e.cast(zero, work)
@@ -69,8 +77,10 @@ def quantize(low: Lowering, node: Node) -> None:
 
 @rule("DequantizeLinear")
 def dequantize(low: Lowering, node: Node) -> None:
-    work = dtypes.f64 if low.dtype(low.input(0)) is dtypes.i32 else dtypes.f32
-    _scaled(low, node, _dequantize, work=work, to=low.dtype(node.output))
+    source = low.dtype(low.input(0))
+    work = dtypes.f64 if source is dtypes.i32 else dtypes.f32
+    is_narrow = source.is_integer and source.bits <= 16
+    _scaled(low, node, _dequantize, work=work, to=low.dtype(node.output), is_narrow=is_narrow)
 
 
 def _scaled(low: Lowering, node: Node, fn: object, **attributes: object) -> None:

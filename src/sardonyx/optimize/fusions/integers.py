@@ -63,6 +63,14 @@ def _count(v: Value) -> int | None:
     return int(np.prod([int(d) for d in shape if isinstance(d, int)], dtype=np.int64))
 
 
+def _bound(depth: Any, value: Value) -> dict[str, int]:
+    """The attribute of a product whose sums may not fit i32: those of a depth that only the run tells."""
+    if not isinstance(depth, int):
+        return {"max_terms": MAX_TERMS}
+    _require_terms((depth,), value)
+    return {}
+
+
 def _require_terms(sizes: Any, value: Value) -> None:
     known = all(isinstance(d, int) for d in sizes)
     require(known and np.prod(sizes, dtype=np.int64) <= MAX_TERMS, "sums may not fit i32", value)
@@ -128,8 +136,8 @@ class MultiplyIntegers(_Product):
     def rewrite(self, op: Builder, m: Match) -> Any:
         a, b = factor(m.node("left")), factor(m.node("right"), -1)
         require(a.q.rank and b.q.rank and (b.is_single or b.q.rank > 1), "an operand is no matrix", b.q)
-        _require_terms((a.q.shape or ())[-1:], a.q)
-        return _real(op, op.MatMulInteger(a.q, b.q, a.zero, b.zero), units(op, a, b))
+        bound = _bound((a.q.shape or (None,))[-1], a.q)
+        return _real(op, op.MatMulInteger(a.q, b.q, a.zero, b.zero, **bound), units(op, a, b))
 
 
 @fusion
@@ -145,11 +153,11 @@ class MultiplyIntegersAdd(_Product):
         gemm = m.node("product")
         transposed = [bool(attribute(gemm, name)) for name in ("transA", "transB")]
         a, b = factor(m.node("left")), factor(m.node("right"), 0 if transposed[1] else 1)
-        _require_terms((a.q.shape or ())[0 if transposed[0] else 1 :][:1], a.q)
+        bound = _bound((a.q.shape or (None, None))[not transposed[0]], a.q)
         left, right = (op.Transpose(x.q, perm=[1, 0]) if t else x.q for x, t in zip((a, b), transposed, strict=True))
-        sums = op.MatMulInteger(left, right, a.zero, b.zero)
+        sums = op.MatMulInteger(left, right, a.zero, b.zero, **bound)
         alpha, beta = float(attribute(gemm, "alpha")), float(attribute(gemm, "beta"))
-        bias = _integer_bias(m.c, a, b, (a.q.shape or ())[0 if transposed[0] else 1 :][:1])
+        bias = _integer_bias(m.c, a, b, (a.q.shape or (None, None))[0 if transposed[0] else 1 :][:1])
         if bias is not None and alpha == beta == 1:
             return _real(op, op.Add(sums, bias), units(op, a, b))
         y = _real(op, sums, units(op, a, b))

@@ -29,7 +29,15 @@ from sardonyx.providers.cpu.kernels.common import control
 from sardonyx.providers.cpu.kernels.conv import pointwise_depthwise, summed_pair
 from sardonyx.providers.cpu.kernels.gemm import pack
 from sardonyx.providers.cpu.kernels.split import bf16, int8_slices
-from sardonyx.providers.cpu.layout import conv_axes, conv_pairs, nhwc, packed_images, packed_operands, widen
+from sardonyx.providers.cpu.layout import (
+    byte_tables,
+    conv_axes,
+    conv_pairs,
+    nhwc,
+    packed_images,
+    packed_operands,
+    widen,
+)
 from sardonyx.providers.cpu.layout.in_place import in_place
 from sardonyx.providers.cpu.program.analysis import Analysis, Target
 from sardonyx.providers.cpu.program.steps import Holds, Ref, Slot, Step
@@ -72,6 +80,7 @@ LAYOUT = (
     _layout("unit-axes-first", lambda groups, _: conv_axes.unit_axes_first(groups)),
     _layout("nhwc", nhwc.to_nhwc),
     _layout("batch-as-depth", lambda groups, _: conv_axes.batch_as_depth(groups)),
+    _layout("byte-tables", byte_tables.with_byte_tables),
     _finding("is-stepwise", lambda groups, _: any(_sees_more(group) for group in groups)),
 )
 """The passes over a part, in order. ``place-inside`` writes results where a Concat would copy them; ``widen`` stores

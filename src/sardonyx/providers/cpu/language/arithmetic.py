@@ -96,7 +96,10 @@ class Arithmetic:
             return self._val(text.repeated(v.ir, lanes), v.dtype, lanes)
         undefined = text.undefined(text.vector_of(v.type, lanes))
         one = self.b.insert(undefined, v.ir, I32(0))
-        return self._val(self.b.shuffle(one, undefined, [0] * lanes), v.dtype, lanes)
+        made = self._val(self.b.shuffle(one, undefined, [0] * lanes), v.dtype, lanes)
+        if v.dtype is u8:
+            self._kernel.keep_origin(v, made)
+        return made
 
     def pack(self, parts: Sequence[Val]) -> Val:
         """A vector of scalars."""
@@ -120,6 +123,8 @@ class Arithmetic:
             return v.ne(0)
         if source is f32 and v.lanes > 1 and dtype in (i8, u8, i16, u16):
             return self.cast(self._within(v, dtype), dtype)
+        if source is f32 and v.lanes > 1 and dtype is i32 and self.isa.name != "neon":
+            return self._saturated_i32(v)
         if source.is_float and not dtype.is_float:
             sat = f"llvm.fpto{'s' if dtype.kind == 'int' else 'u'}i.sat"
             fn = self.declare(f"{sat}.{to.mangled}.{v.type.mangled}", to, [v.type])
@@ -140,6 +145,13 @@ class Arithmetic:
         low = -(2.0 ** (dtype.bits - 1)) if dtype.kind == "int" else 0.0
         inside = self.max(low, self.min(low + 2.0**dtype.bits - 1, v))
         return self.to_i32(self.select(v.ne(v), 0.0, inside))
+
+    def _saturated_i32(self, v: Val) -> Val:
+        """Floats to i32, saturated, NaN as 0."""
+        low, high = -(2.0**31), 2.0**31
+        below = self.max(low, self.min(high - 128, v))
+        found = self.to_i32(self.select(v.ne(v), 0.0, below))
+        return self.select(v >= high, 2**31 - 1, found)
 
     def to_i32(self, v: Val) -> Val:
         """Floats within the range of i32, truncated; other results are arbitrary."""

@@ -98,6 +98,13 @@ class Builder:
         made = at.known[text] = Value(type, name, at.depth)
         return made
 
+    def is_invariant(self, v: Value) -> bool:
+        """Whether a value was computed in front of the innermost loop."""
+        region: Region | None = self._region
+        while region is not None and not region.is_loop:
+            region = region.parent
+        return region is None or v.depth < region.depth
+
     def binary(self, op: str, a: Value, b: Value, flags: str = "") -> Value:
         x, y = a.constant, b.constant
         if y is not None and a.type.text[0] == "i":

@@ -346,6 +346,15 @@ class Buf:
             t = text.vector_of(element, lanes)
             fn = k.declare(f"llvm.masked.load.{t.mangled}.p0", t, [POINTER, I32, mask.type, t])
             raw = k.b.call(fn, [p, I32(_align(self.dtype)), mask.ir, text.zero(t)])
+        if lanes == 1 and mask is None and self.dtype is u8:
+            k.remember_origin(raw, self.with_pointer(p))
+        return _widened(k, raw, self.dtype, lanes)
+
+    def load_fixed(self, at: int, lanes: int) -> Val:
+        """Load elements that nobody writes while the kernel runs: in front of all loops."""
+        k, p = self.k, self._address(at)
+        self._check(p, lanes, None)
+        raw = k.b.load_fixed(p, vector(memory_type(self.dtype), lanes), _align(self.dtype))
         return _widened(k, raw, self.dtype, lanes)
 
     def store(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
@@ -36,6 +37,9 @@ class Kernel(Arithmetic):
         self._counters = self._depth = self._loops = 0
         self.is_non_temporal = False
         """Whether it has non-temporal stores: they are weakly ordered, so a fence ends the kernel."""
+        self.quantized: dict[tuple[int, str], Any] = {}
+        """What ``math.quantization`` knows of integers in registers, by their names."""
+        self._origins: dict[tuple[int, str], Buf] = {}
         self.module = text.Module()
         self.lanes = isa.lanes
         self.b: Builder
@@ -102,6 +106,23 @@ class Kernel(Arithmetic):
             bits = word if dtype is f64 else self.b.convert("trunc", word, I32)
             return Val(self, self.b.convert("bitcast", bits, scalar_type(dtype)), dtype)
         return Val(self, self.b.convert("trunc", word, scalar_type(dtype)), dtype)
+
+    def remember_origin(self, loaded: Value, memory: Buf) -> None:
+        """Note where a scalar was loaded from."""
+        self._origins[id(self.b), loaded.text] = memory
+
+    def keep_origin(self, v: Val, broadcast: Val) -> None:
+        """The same for what a scalar was broadcast to."""
+        if (id(self.b), v.ir.text) in self._origins:
+            self.remember_origin(broadcast.ir, self.origin(v))
+
+    def origin(self, v: Val) -> Buf:
+        """The memory that a byte, or the byte that was broadcast, was loaded from."""
+        return self._origins[id(self.b), v.ir.text]
+
+    def is_invariant(self, v: Val) -> bool:
+        """Whether a value was computed in front of the current loop."""
+        return self.b.is_invariant(v.ir)
 
     # -- variables and control
 

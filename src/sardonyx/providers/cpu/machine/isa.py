@@ -42,6 +42,8 @@ class Isa(Record):
     """A vector dot product of bf16 pairs, accumulated in f32."""
     byte_dot: bool = False
     """A vector dot product of four bytes, accumulated in i32."""
+    byte_permute: bool = False
+    """Permutations of the bytes of two registers."""
     is_emulated: bool = False
     """Whether tiles and dot products are emulated by ordinary instructions."""
     l1_nbytes: int = 32 * KIB
@@ -56,7 +58,7 @@ class Isa(Record):
     @property
     def key(self) -> str:
         """What compiled code depends on. Cache sizes are not part of it: they are parameters of kernels."""
-        shape = f"{self.lanes}/{self.registers}/{self.byte_dot:d}/{self.is_emulated:d}"
+        shape = f"{self.lanes}/{self.registers}/{self.byte_dot:d}/{self.byte_permute:d}/{self.is_emulated:d}"
         return f"{self.name}/{self.cpu}/{self.features}/{shape}"
 
 
@@ -65,9 +67,11 @@ WIDE = "-prefer-256-bit,-idivq-to-divl"
 costs compile time."""
 
 _X86: dict[str, Isa] = {
-    "sapphirerapids": Isa("amx", "sapphirerapids", WIDE, 16, 32, amx=True, bf16_dot=True, byte_dot=True),
+    "sapphirerapids": Isa(
+        "amx", "sapphirerapids", WIDE, 16, 32, amx=True, bf16_dot=True, byte_dot=True, byte_permute=True
+    ),
     "cooperlake": Isa("avx512", "cooperlake", WIDE, 16, 32, bf16_dot=True, byte_dot=True),
-    "znver4": Isa("avx512", "znver4", WIDE, 16, 32, bf16_dot=True, byte_dot=True),
+    "znver4": Isa("avx512", "znver4", WIDE, 16, 32, bf16_dot=True, byte_dot=True, byte_permute=True),
     "cascadelake": Isa("avx512", "cascadelake", WIDE, 16, 32, byte_dot=True),
     "skylake-avx512": Isa("avx512", "skylake-avx512", WIDE, 16, 32),
     "haswell": Isa("avx2", "haswell", "", 8, 16),
@@ -119,7 +123,11 @@ def _host() -> Isa:
         wide = f"{flags},{WIDE}"
         if _runs(CPUS["skylake-avx512"]):
             amx = _runs(CPUS["sapphirerapids"])
-            dots = {"bf16_dot": "avx512bf16" in has, "byte_dot": "avx512vnni" in has}
+            dots = {
+                "bf16_dot": "avx512bf16" in has,
+                "byte_dot": "avx512vnni" in has,
+                "byte_permute": "avx512vbmi" in has,
+            }
             return Isa("amx" if amx else "avx512", cpu, wide, 16, 32, amx=amx, **dots)
         if _runs(CPUS["haswell"]):
             return Isa("avx2", cpu, flags, 8, 16, byte_dot="avxvnni" in has)
@@ -173,7 +181,7 @@ def _processor() -> str:
 
 def _runs(isa: Isa) -> bool:
     """Whether this x86 machine has the features of a chip."""
-    dots = (("avx512bf16", isa.bf16_dot), ("avx512vnni", isa.byte_dot))
+    dots = (("avx512bf16", isa.bf16_dot), ("avx512vnni", isa.byte_dot), ("avx512vbmi", isa.byte_permute))
     needed = {*_NEEDS[isa.name], *(name for name, wanted in dots if wanted)}
     return needed <= _features() and (not isa.amx or allow_tiles())
 

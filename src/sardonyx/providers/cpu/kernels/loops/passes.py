@@ -25,13 +25,17 @@ EXPENSIVE = frozenset((
 """Operations that cost more than storing a result to L1 and loading it again."""
 
 
+_INSTRUCTIONS = {"quantize": 9, "dequantize": 3}
+
+
 def is_expensive(program: Program) -> bool:
     return any(step.op in EXPENSIVE for step in program.steps)
 
 
 def operations(program: Program) -> int:
     """The approximate number of instructions per element."""
-    return sum(20 if s.op in EXPENSIVE else 1 for s in program.steps if s.op not in ("arg", "int", "real", "copy"))
+    steps = (s.op for s in program.steps if s.op not in ("arg", "int", "real", "copy"))
+    return sum(20 if op in EXPENSIVE else _INSTRUCTIONS.get(op, 1) for op in steps)
 
 
 class Pass(Record):

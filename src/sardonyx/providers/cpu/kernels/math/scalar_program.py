@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from sardonyx.dtypes import DType
 from sardonyx.ir.scalar import Program, Step, Type
-from sardonyx.providers.cpu.kernels.math import functions, integers
+from sardonyx.providers.cpu.kernels.math import byte_lookup, functions, integers, quantization
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.float_formats import F32
 from sardonyx.providers.cpu.language.values import NARROW, SMALL, Val, bf16, bool_, f32, f64, register_dtype
@@ -32,6 +32,8 @@ def supported(program: Program, dtypes: Sequence[DType]) -> str | None:
         dtype = dtypes[step.type] if isinstance(step.type, int) else step.type
         if dtype is not None and dtype not in NARROW and dtype not in (f32, f64, bool_) and not _is_integer(dtype):
             return f"{dtype} has no registers"
+        if step.op in _QUANTIZATION:
+            continue
         if dtype in SMALL and step.op not in _MOVES:
             return f"{step.op} of {dtype} is not compiled"
         if step.op not in _OPERATIONS and step.op not in _LEAVES:
@@ -41,6 +43,9 @@ def supported(program: Program, dtypes: Sequence[DType]) -> str | None:
     return None
 
 
+_QUANTIZATION = {
+    "quantize": quantization.quantize, "dequantize": quantization.dequantize, "lookup": byte_lookup.lookup,
+}  # fmt: skip
 _MOVES = frozenset(("arg", "cast", "copy", "where"))
 
 
@@ -105,6 +110,8 @@ def _apply(k: Kernel, step: Step, operands: list[Value], dtype: DType) -> Val:
         condition = operands.pop(0)
         assert isinstance(condition, Val)
         return k.select(k.cast(condition, bool_), *_unified(k, operands, dtype))
+    if step.op in _QUANTIZATION:
+        return _QUANTIZATION[step.op](k, operands, dtype)
     if step.op == "pow":
         return power(k, operands[0], operands[1], dtype)
     return _OPERATIONS[step.op](k, *_unified(k, operands, dtype))
