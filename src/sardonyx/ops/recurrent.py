@@ -77,6 +77,10 @@ class Layer:
         """The sum of input and state biases, for cells that add both to the same gates."""
         return np.asarray(np.add(*np.split(self.b[way], 2)))
 
+    def unmoved(self, state: State) -> State:
+        """The last states of sequences without steps."""
+        return state
+
     def project(self, rows: Array, way: int) -> Array:
         """The products of a direction's inputs with its weights; a row for each step and sequence."""
         return np.asarray(rows @ self.w[way].T)
@@ -95,7 +99,8 @@ class Layer:
             projected = self.project(x.reshape(steps * batch, width), way) + bias(way)
             projected = projected.reshape(steps, batch, len(self.w[way]))
             advance = step(way)
-            state = final = tuple(s[way] for s in self.states)
+            state = tuple(s[way] for s in self.states)
+            final = self.unmoved(state)
             y = np.zeros((steps, batch, self.hidden), x.dtype)
             for t in range(steps):
                 state = advance(projected[t], state)

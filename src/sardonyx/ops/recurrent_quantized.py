@@ -63,6 +63,9 @@ class QuantizedLayer(Layer):
         found[: last * batch] = self.weights.times(rows[: last * batch], way)
         return found
 
+    def unmoved(self, state: State) -> State:
+        return tuple(np.zeros_like(s) for s in state)
+
     def recur(self, state: Array, way: int) -> Array:
         return self.recurrent.times(state, way)
 

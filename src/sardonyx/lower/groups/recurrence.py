@@ -34,7 +34,8 @@ class Recurrence(Group):
     With ``scale``, ``r`` holds i8 and the products are those of integers: before each stage, the source is quantized to
     u8 as by DynamicQuantizeLinear, with one scale for all sequences of a direction; the state of a sequence that has
     ended counts as 0. A sum of (source - its zero point) * (r - ``zero``) in i32 becomes a real by the product of both
-    scales. ``scale`` (f32) and ``zero`` (i32; absent if all are 0): (directions, gates, units).
+    scales. ``scale`` (f32) and ``zero`` (i32; absent if all are 0): (directions, gates, units). The last states of a
+    sequence without steps are 0.
     """
 
     x: View

@@ -34,7 +34,7 @@ def recurrence(memory: Memory, group: Recurrence) -> None:
                 memory.at(group.y)[way, at, np.arange(batch)] = np.where(live[:, None], states[0], 0)
         for view, state in zip(group.finals, states, strict=True):
             if view is not None:
-                memory.at(view)[way] = state
+                memory.at(view)[way] = state if group.scale is None else np.where(lengths[:, None] > 0, state, 0)
 
 
 class _Products:

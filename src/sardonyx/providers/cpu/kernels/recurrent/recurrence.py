@@ -277,7 +277,7 @@ class _Emitter:
             zero = self.k.zeros(self.config.dtype, u.lanes)
             start = zero if initial is None else initial.at(direction=self.direction, row=row).load(u)
             self._state(i, self.k.const(0), row).store(u.index, start)
-            self._end(i, row, u, start)
+            self._end(i, row, u, zero if self.config.is_int8 else start)
 
     def _end(self, i: int, row: Val, u: Tile, state: Val) -> None:
         final = self.args.finals[i]
@@ -405,7 +405,8 @@ class _Emitter:
                 value = k.select(is_live, value, old[i].load(u.index, u.lanes))
             self._state(i, t + 1, row).store(u.index, value)
             with k.when(t.eq(self.steps - 1), likely=False):
-                self._end(i, row, u, value)
+                may_lack_steps = config.is_int8 and config.lengths is not None
+                self._end(i, row, u, k.select(length > 0, value, 0) if may_lack_steps else value)
             if i == 0 and self.args.y is not None:
                 shown = value if config.lengths is None else k.select(is_live, value, 0)
                 self.args.y.at(direction=self.direction, step=at, row=row).store(u, shown)
