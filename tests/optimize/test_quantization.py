@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -129,6 +130,12 @@ CASES = {
     ),
     "a rectified activation": Case(X + W + f"r = Relu(xd) c = {CONV}(r, wd, b) " + Y),
     "a rectified activation of 0": Case(SIGNED_X + W + f"r = Relu(xd) c = {CONV}(r, wd, b) " + Y),
+    "weights of 4 bits": Case(
+        X + "wd = DequantizeLinear<axis = 0>(w4, swc, z4) c = Conv(xd, wd, b) " + Y
+    ),
+    "a matrix of unsigned 4 bits": Case(
+        X + "wd = DequantizeLinear(m4, s4, n4) c = MatMul(xd, wd) " + Y, MATRIX, "MatMulInteger"
+    ),
     "two activations": Case(
         X + "t = Transpose<perm = [0, 2, 1]>(xd) c = MatMul(xd, t) " + qdq("c", "y", "sp", "zy"), MATRIX,
         "MatMulInteger",
@@ -159,6 +166,10 @@ REAL = {
 }  # fmt: skip
 CONSTANTS |= {"least": np.uint8(0), "most": np.uint8(127), "floor": np.int8(-20), "top": np.int8(20)}
 CONSTANTS |= {"flat8": np.array([64, 8], np.int64)}
+CONSTANTS |= {
+    "w4": rng.integers(-8, 8, (16, 8, 1, 1)).astype(ml_dtypes.int4), "z4": np.zeros(16, ml_dtypes.int4),
+    "m4": rng.integers(0, 16, (32, 16)).astype(ml_dtypes.uint4), "n4": np.array(7, ml_dtypes.uint4), "s4": f32(0.0123),
+}  # fmt: skip
 CONSTANTS |= {"sk": f32(np.arange(1, 33) * 0.001), "zk": np.zeros(32, np.int8)}
 
 

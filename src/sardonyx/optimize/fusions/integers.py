@@ -21,6 +21,8 @@ from sardonyx.optimize.pattern import Match, attribute
 from sardonyx.records import Record
 
 BYTES = (dtypes.i8, dtypes.u8)
+NIBBLES = tuple(map(dtypes.of_name, ("i4", "u4", "i2", "u2")))
+"""Types whose constants are widened to bytes."""
 UNIT_TOLERANCE = 1e-6
 """Relative rounding error of a product of two scales, compared with the scale that a quantizer stored for a bias."""
 MAX_TERMS = (1 << 31) // 255**2
@@ -44,7 +46,8 @@ def factor(node: Node, axis: int | None = None) -> Factor:
     """The result of a DequantizeLinear; ``axis`` may have a scale for each index."""
     q, scale, zero = node.inputs[0], node.inputs[1], node.input(2)
     assert q is not None and scale is not None
-    require(q.dtype in BYTES, f"products of {q.dtype} are not integer products", q)
+    is_widened = q.dtype in NIBBLES and q.is_const and (zero is None or zero.is_const)
+    require(q.dtype in BYTES or is_widened, f"products of {q.dtype} are not integer products", q)
     require(node.output.dtype is dtypes.f32 and scale.dtype is dtypes.f32, "the reals are not f32", node.output)
     require(q.rank is not None, "the rank is not known", q)
     found = Factor(q, scale, zero)
@@ -54,6 +57,23 @@ def factor(node: Node, axis: int | None = None) -> Factor:
         along = axis is not None and -q.rank <= given < q.rank and given % q.rank == axis % q.rank
         require(along and scale.rank == 1 and not attribute(node, "block_size"), "there is more than one scale", scale)
     return found
+
+
+def factors(op: Builder, *found: Factor) -> list[Factor]:
+    """Factors with integers of 8 bits: constants of fewer are widened."""
+    return [_widened(op, f) if f.q.dtype in NIBBLES else f for f in found]
+
+
+def _widened(op: Builder, f: Factor) -> Factor:
+    q, zero = f.q.const, None if f.zero is None else f.zero.const
+    assert q is not None
+    to = dtypes.i8 if q.dtype.kind == "int" else dtypes.u8
+
+    def compute() -> Any:
+        return q.peek().astype(to.numpy)
+
+    wide = op.const(Tensor(to, q.shape, compute, name=q.name, view=compute))
+    return Factor(wide, f.scale, None if zero is None else op.const(zero.numpy().astype(to.numpy)))
 
 
 def _count(v: Value) -> int | None:
@@ -134,7 +154,7 @@ class MultiplyIntegers(_Product):
     operator = "MatMul"
 
     def rewrite(self, op: Builder, m: Match) -> Any:
-        a, b = factor(m.node("left")), factor(m.node("right"), -1)
+        a, b = factors(op, factor(m.node("left")), factor(m.node("right"), -1))
         require(a.q.rank and b.q.rank and (b.is_single or b.q.rank > 1), "an operand is no matrix", b.q)
         bound = _bound((a.q.shape or (None,))[-1], a.q)
         return _real(op, op.MatMulInteger(a.q, b.q, a.zero, b.zero, **bound), units(op, a, b))
@@ -152,7 +172,7 @@ class MultiplyIntegersAdd(_Product):
     def rewrite(self, op: Builder, m: Match) -> Any:
         gemm = m.node("product")
         transposed = [bool(attribute(gemm, name)) for name in ("transA", "transB")]
-        a, b = factor(m.node("left")), factor(m.node("right"), 0 if transposed[1] else 1)
+        a, b = factors(op, factor(m.node("left")), factor(m.node("right"), 0 if transposed[1] else 1))
         bound = _bound((a.q.shape or (None, None))[not transposed[0]], a.q)
         left, right = (op.Transpose(x.q, perm=[1, 0]) if t else x.q for x, t in zip((a, b), transposed, strict=True))
         sums = op.MatMulInteger(left, right, a.zero, b.zero, **bound)
@@ -179,7 +199,7 @@ class ConvolveIntegers(_Product):
 
     def rewrite(self, op: Builder, m: Match) -> Any:
         conv = m.node("product")
-        x, w = factor(m.node("left")), factor(m.node("right"), 0)
+        x, w = factors(op, factor(m.node("left")), factor(m.node("right"), 0))
         _require_terms((w.q.shape or ())[1:], w.q)
         assert w.q.rank is not None
         after = w.q.rank - 2
