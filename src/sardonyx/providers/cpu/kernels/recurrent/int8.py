@@ -22,16 +22,25 @@ from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.records import Record
 
 TILES_NBYTES = COUNT * NBYTES
-
 LEVELS = 255.0
 FEW = 2
 """Up to so many rows, vector products take less time than tiles."""
+SHARED_CYCLES, NBYTES_PER_CYCLE, CYCLES_PER_UNIT = 6000, 40, 10
+"""Cycles of a stage from which on sharing it is worth a barrier; what reading the weights from L2 and evaluating the
+gates of a unit take of them."""
 
 
 def heights_of(shape: RecurrenceTile, isa: Isa) -> tuple[int, ...]:
     """Row counts with their own code by vectors; what exceeds them is multiplied by tiles."""
     most = FEW if isa.amx else shape.rows
     return tuple(sorted({n for n in (1, 2, 4, most) if n <= most}))
+
+
+def shared_rows(nbytes: int, units: Known, stages: int) -> int:
+    """Sequences from which on threads share the panels of a step, whose stages read ``nbytes`` of weights."""
+    assert isinstance(units, int)
+    left = SHARED_CYCLES * stages - nbytes // NBYTES_PER_CYCLE
+    return max(1, -(-left // (max(units, 1) * CYCLES_PER_UNIT)))
 
 
 def scratch_nbytes(rows: Known, depth: Known, isa: Isa) -> Known:

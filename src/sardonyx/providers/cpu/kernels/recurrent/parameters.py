@@ -39,13 +39,13 @@ class RecurrenceTile(Record):
         return RecurrenceTile(lanes, vectors, chains, max(1, (isa.registers - 8) // (gates * chains)))
 
     @staticmethod
-    def of_bytes(isa: Isa, units: int, gates: int) -> RecurrenceTile:
-        """For products of integers, whose panels consist of whole vectors; with AMX, a tile has 16 rows."""
+    def of_bytes(isa: Isa, gates: int) -> RecurrenceTile:
+        """For products of integers: panels of one whole vector are read one byte after the other; with AMX, a tile has
+        16 rows."""
         lanes = lanes_of(isa.lanes, i32)
-        vectors = 1 if -(-units // lanes) % 2 else 2
-        chains = next(n for n in (1, 2, 4) if gates * vectors * n >= CHAINS or n == 4)
+        chains = next(n for n in (1, 2, 4) if gates * n >= CHAINS or n == 4)
         rows = max(1, (isa.registers - 8) // (gates * chains))
-        return RecurrenceTile(lanes, vectors, chains, ROWS if isa.amx and gates < COUNT - 2 else rows)
+        return RecurrenceTile(lanes, 1, chains, ROWS if isa.amx and gates < COUNT - 2 else rows)
 
     @property
     def heights(self) -> tuple[int, ...]:
@@ -118,8 +118,8 @@ class Int8Args(Arguments[M, N]):
     zero: OperandArgs[M, N] | None
     depth: N
     """The elements of a source, padded as the panels are."""
-    shared_tiles: N
-    """Tiles of rows from which on threads share panels."""
+    shared_rows: N
+    """Sequences from which on threads share panels."""
 
 
 class RecurrenceArgs(Arguments[M, N]):

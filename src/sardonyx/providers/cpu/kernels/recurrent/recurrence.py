@@ -12,6 +12,9 @@ additions. The order does not depend on rows or threads.
 weights are large enough, all threads work on each of them together: in every phase (initialization, each stage of each
 time step) threads take panels until none is left, and wait until all are done. No thread waits for one that has no
 panel, so a thread that the system schedules late delays no other. The first state is double-buffered.
+
+**Integers.** Weights of bytes are multiplied with quantized states (``int8``), which all sequences of a direction share
+a scale for: their blocks are not independent.
 """
 
 from __future__ import annotations
@@ -61,7 +64,7 @@ def steps(group: Recurrence, analysis: Analysis) -> list[Step]:
     assert isinstance(units, int) and isinstance(directions, int) and isinstance(gates, int)
     is_int8 = group.scale is not None
     height = max(len(s.gates) for s in group.stages)
-    shape = RecurrenceTile.of_bytes(isa, units, height) if is_int8 else RecurrenceTile.of(isa, dtype, units, height)
+    shape = RecurrenceTile.of_bytes(isa, height) if is_int8 else RecurrenceTile.of(isa, dtype, units, height)
     weights = _weights(group)
     stored, why = (i8, "sources are quantized") if is_int8 else storage_dtype(weights, analysis)
     before, r = quads.packed_b(weights, shape.units, isa) if is_int8 else packed_b(weights, stored, shape.units, isa)
@@ -100,10 +103,8 @@ def _int8_args(group: Recurrence, nbytes: int, isa: Isa) -> Int8Args[Ref, Known]
     if group.scale is None:
         return None
     zero = None if group.zero is None else _operand(group.zero, "direction", "gate")
-    shared_tiles = -(-SHARED_NBYTES * len(group.stages) // max(nbytes, 1))
-    return Int8Args(
-        _operand(group.scale, "direction", "gate"), zero, quads.depth_of(group.r.shape[3], isa), shared_tiles
-    )
+    rows = int8.shared_rows(nbytes, group.r.shape[3], len(group.stages))
+    return Int8Args(_operand(group.scale, "direction", "gate"), zero, quads.depth_of(group.r.shape[3], isa), rows)
 
 
 def _operand(view: View, *axes: str) -> OperandArgs[Ref, Known]:
@@ -157,7 +158,7 @@ def recurrence(k: Kernel, args: RecurrenceArgs[Buf, Val], *, config: RecurrenceC
     items = directions * blocks
     is_long = (args.shared_from >= 0) & (args.steps >= args.shared_from)
     if args.int8 is not None:
-        is_long = is_long & (tiles >= args.int8.shared_tiles)
+        is_long = is_long & (rows >= args.int8.shared_rows)
     is_shared = is_long & (items < k.threads) & (items <= MAX_SHARED)
     first, last = k.share_of(items)
     first, last = k.select(is_shared, 0, first), k.select(is_shared, items, last)
@@ -388,6 +389,10 @@ class _Emitter:
         old = [self._state(i, t, row) for i in range(config.states)]
         x, gate = self.args.x.at(direction=self.direction, step=at, row=row), self.args.x.gate
         assert gate is not None
+        if config.is_int8 and stage is config.stages[0]:
+            following = self.args.x.at(direction=self.direction, step=k.select(is_backward, at - 1, at + 1), row=row)
+            for g in range(config.gates):  # beyond the last step too: a prefetch cannot fault
+                following.at(gate * g).prefetch(u.index)
         places: list[tuple[Buf, Operand | Tile]] = [
             *((x.at(gate * g), u) for g in range(config.gates)),
             *((sums, g * self.shape.units) for g in range(len(stage.gates))),
