@@ -186,7 +186,7 @@ ESTIMATES: dict[str, Estimate] = {
     "LRN": _lrn,
     "Einsum": _einsum,
     **dict.fromkeys(("Attention", "LinearAttention"), _attention),
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+    **dict.fromkeys(("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"), _recurrent),
     **dict.fromkeys(("TopK", "Unique"), _sorted),
     "NonMaxSuppression": _suppression,
     "Det": _det,

@@ -146,6 +146,10 @@ class Emitter:
     def where(self, condition: Expr, x: Operand, y: Operand) -> Expr:
         return apply("where", condition, x, y)
 
+    def fma(self, x: Operand, y: Operand, z: Operand) -> Expr:
+        """x * y + z of reals, rounded once; in numpy, that of f64 is rounded twice."""
+        return apply("fma", x, y, z)
+
     def clamp(self, x: Operand, low: Operand, high: Operand) -> Expr:
         return self.minimum(self.maximum(x, low), high)
 
@@ -273,6 +277,12 @@ def _pow(a: Any, b: Any) -> Any:
     return np.power(a, b.astype(a.dtype))
 
 
+def _fma(a: Any, b: Any, c: Any) -> Any:
+    """The product of two f32 is exact in f64."""
+    dtype = np.result_type(a, b, c)
+    return (np.asarray(a, np.float64) * b + c).astype(dtype)
+
+
 def _is_int(*values: Any) -> bool:
     return all(v.dtype.kind in "iu" if hasattr(v, "dtype") else isinstance(v, int) for v in values)
 
@@ -298,7 +308,7 @@ _NUMPY: dict[str, Callable[..., Any]] = {
     "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,
     "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
     "abs": np.absolute, "sign": np.sign, "floor": np.floor, "ceil": np.ceil, "round": np.rint,
-    "copy": np.copy, "dequantize": _dequantize,
+    "copy": np.copy, "dequantize": _dequantize, "fma": _fma,
 }  # fmt: skip
 
 _BLOCK = 1 << 14

@@ -16,7 +16,7 @@ State = tuple[Array, ...]
 Step = Callable[[Array, State], State]
 
 
-class _Layer:
+class Layer:
     """Inputs of a recurrent operator, checked, widened and converted to layout 0."""
 
     def __init__(
@@ -77,6 +77,18 @@ class _Layer:
         """The sum of input and state biases, for cells that add both to the same gates."""
         return np.asarray(np.add(*np.split(self.b[way], 2)))
 
+    def unmoved(self, state: State) -> State:
+        """The last states of sequences without steps."""
+        return state
+
+    def project(self, rows: Array, way: int) -> Array:
+        """The products of a direction's inputs with its weights; a row for each step and sequence."""
+        return np.asarray(rows @ self.w[way].T)
+
+    def recur(self, state: Array, way: int) -> Array:
+        """The products of a direction's first state with its recurrent weights."""
+        return np.asarray(state @ self.r[way].T)
+
     def run(self, bias: Callable[[int], Array], step: Callable[[int], Step]) -> tuple[Array, ...]:
         """Y and the last state of every kind, over all directions; ``bias`` and ``step`` take a direction."""
         steps, batch, width = self.x.shape
@@ -84,21 +96,23 @@ class _Layer:
         for way, backwards in enumerate(self.reverse):
             order = self._order(backwards)
             x = self.x if order is None else np.take_along_axis(self.x, order, axis=0)
-            projected = x.reshape(steps * batch, width) @ self.w[way].T + bias(way)
+            projected = self.project(x.reshape(steps * batch, width), way) + bias(way)
             projected = projected.reshape(steps, batch, len(self.w[way]))
             advance = step(way)
             state = tuple(s[way] for s in self.states)
+            final = self.unmoved(state)
             y = np.zeros((steps, batch, self.hidden), x.dtype)
             for t in range(steps):
-                after = advance(projected[t], state)
+                state = advance(projected[t], state)
                 if self.lens is None:
-                    state, y[t] = after, after[0]
+                    final = state
                 else:
                     live = (t < self.lens)[:, None]
-                    state = tuple(np.where(live, a, s) for a, s in zip(after, state, strict=True))
-                    y[t] = np.where(live, after[0], 0)
+                    final = tuple(np.where(live, s, f) for s, f in zip(state, final, strict=True))
+                    state = tuple(np.where(live, s, 0) for s in state)
+                y[t] = state[0]
             ys.append(y if order is None else np.take_along_axis(y, order, axis=0))
-            finals.append(state)
+            finals.append(final)
         all_y = np.stack(ys, axis=1)
         lasts = [np.stack(s) for s in zip(*finals, strict=True)]
         if self.layout:
@@ -132,13 +146,13 @@ def rnn(
     hidden_size: int | None = None,
     layout: int = 0,
 ) -> tuple[Array, ...]:
-    layer = _Layer("RNN", 1, x, w, r, b, sequence_lens, [initial_h], direction, layout, hidden_size)
+    layer = Layer("RNN", 1, x, w, r, b, sequence_lens, [initial_h], direction, layout, hidden_size)
     ways = len(layer.reverse)
     functions = gates_of("RNN", activations[:ways], activation_alpha, activation_beta, ways, clip)
 
     def step(way: int) -> Step:
-        f, recurrent = functions[way].numpy, layer.r[way].T
-        return lambda gates, state: (f(gates + state[0] @ recurrent),)
+        f = functions[way].numpy
+        return lambda gates, state: (f(gates + layer.recur(state[0], way)),)
 
     return layer.run(layer.bias, step)
 
@@ -161,7 +175,7 @@ def gru(
     layout: int = 0,
     linear_before_reset: int = 0,
 ) -> tuple[Array, ...]:
-    layer = _Layer("GRU", 3, x, w, r, b, sequence_lens, [initial_h], direction, layout, hidden_size)
+    layer = Layer("GRU", 3, x, w, r, b, sequence_lens, [initial_h], direction, layout, hidden_size)
     hidden, ways = layer.hidden, len(layer.reverse)
     names = activations or ("Sigmoid", "Tanh") * ways
     functions = gates_of("GRU", names, activation_alpha, activation_beta, 2 * ways, clip)
@@ -212,21 +226,21 @@ def lstm(
     layout: int = 0,
 ) -> tuple[Array, ...]:
     states = [initial_h, initial_c]
-    layer = _Layer("LSTM", 4, x, w, r, b, sequence_lens, states, direction, layout, hidden_size)
-    hidden, ways = layer.hidden, len(layer.reverse)
+    layer = Layer("LSTM", 4, x, w, r, b, sequence_lens, states, direction, layout, hidden_size)
+    ways = len(layer.reverse)
     names = activations or ("Sigmoid", "Tanh", "Tanh") * ways
     functions = gates_of("LSTM", names, activation_alpha, activation_beta, 3 * ways, clip)
-    fits = p is None or p.shape == (ways, 3 * hidden)
-    require(fits, "LSTM: P has the wrong shape", expected=(ways, 3 * hidden), got=None if p is None else p.shape)
+    wanted = (ways, 3 * layer.hidden)
+    fits = p is None or p.shape == wanted
+    require(fits, "LSTM: P has the wrong shape", expected=wanted, got=None if p is None else p.shape)
 
     def step(way: int) -> Step:
         f, g, last = functions[3 * way : 3 * way + 3]
-        recurrent = layer.r[way].T
         peep: Any = (0, 0, 0) if p is None else np.split(widen(p)[way], 3)
 
         def advance(gates: Array, state: State) -> State:
             h, c = state
-            i, o, forget, cell = np.split(gates + h @ recurrent, 4, axis=1)
+            i, o, forget, cell = np.split(gates + layer.recur(h, way), 4, axis=1)
             i = f.numpy(i + peep[0] * c)
             forget = 1 - i if input_forget else f.numpy(forget + peep[2] * c)
             c = forget * c + i * g.numpy(cell)

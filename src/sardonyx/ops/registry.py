@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 FAMILIES = (
     "pointwise", "activation", "cast", "reduce", "topk", "movement", "create", "index", "matmul", "conv",
     "conv_transpose", "pool", "norm", "resize", "sample", "recurrent", "attention", "quantize", "signal", "random",
-    "sequence", "text", "tokenizer", "tfidf", "vision", "loss", "training", "ml", "contrib",
+    "sequence", "text", "tokenizer", "tfidf", "vision", "loss", "training", "ml", "contrib", "recurrent_quantized",
 )  # fmt: skip
 
 

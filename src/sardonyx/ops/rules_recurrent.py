@@ -6,9 +6,10 @@ from sardonyx.ir.graph import Node
 from sardonyx.ops.rules import Content, Result, like, rule, shaped, tensor
 
 
+@rule("DynamicQuantizeLSTM", domain="com.microsoft")
 @rule("RNN", "GRU", "LSTM")
 def recurrent(node: Node, content: Content) -> Result:
-    (first, second, _), hidden = shaped(node), shaped(node, 2)[-1]
+    (first, second, _), hidden = shaped(node), shaped(node, 2)[1 if node.domain else -1]
     ways = 2 if node.attrs.get("direction") == "bidirectional" else 1
     is_batch_first = node.attrs.get("layout", 0)
     batch = first if is_batch_first else second

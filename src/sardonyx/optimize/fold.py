@@ -19,7 +19,9 @@ from sardonyx.optimize.manager import Log, optimization
 MAX_NBYTES = 8 << 20
 """Largest result that is stored instead of its node, and largest input that is read for it."""
 
-HEAVY = frozenset({"Einsum", "MatMul", "Gemm", "Conv", "ConvTranspose", "Det", "LSTM", "GRU", "RNN"})
+HEAVY = frozenset(
+    {"Einsum", "MatMul", "Gemm", "Conv", "ConvTranspose", "Det", "LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"}
+)
 HEAVY_ELEMENTS = 1 << 20
 """Largest input of operators whose work grows faster than their inputs."""
 

@@ -25,6 +25,7 @@ from sardonyx.optimize.fusions import (
     norm,
     pad,
     positions,
+    quantization,
     reductions,
     reshapes,
     rotary,
@@ -214,11 +215,17 @@ CONTRIB = (
 """Fusions into onnxruntime's own operators, for models that are saved in its spelling."""
 
 INTEGERS = (
+    "QuantizeConcatenated",
+    "FoldQuantize",
+    "FoldConstants",
+    "RectifyIntegers",
     "SinkDequantize",
     "CancelQuantization",
+    "SinkConstantDequantize",
     "MultiplyIntegers",
     "MultiplyIntegersAdd",
     "ConvolveIntegers",
+    "ReportRealProducts",
     "FoldDequantize",
     "RemoveDeadCode",
 )
@@ -313,6 +320,7 @@ _MODULES = (
     norm,
     pad,
     positions,
+    quantization,
     quantized,
     quantized_blocks,
     quantized_matmul,

@@ -30,6 +30,12 @@ class Recurrence(Group):
     where it is absent; ``y``: (directions, steps, batch, units), the first state after each step. A backward direction
     begins at the end. With ``lengths``, one for each sequence, a sequence ends there: states stay, y is 0. Units have
     stride 1 except in ``r``. Lengths outside of 0 to steps are an error.
+
+    With ``scale``, ``r`` holds i8 and the products are those of integers: before each stage, the source is quantized to
+    u8 as by DynamicQuantizeLinear, with one scale for all sequences of a direction; the state of a sequence that has
+    ended counts as 0. A sum of (source - its zero point) * (r - ``zero``) in i32 becomes a real by the product of both
+    scales. ``scale`` (f32) and ``zero`` (i32; absent if all are 0): (directions, gates, units). The last states of a
+    sequence without steps are 0.
     """
 
     x: View
@@ -42,10 +48,12 @@ class Recurrence(Group):
     """Whether each direction is backward; forward ones come first."""
     y: View | None
     finals: tuple[View | None, ...]
+    scale: View | None = None
+    zero: View | None = None
 
     @property
     def reads(self) -> tuple[View, ...]:
-        optional = (self.lengths, *self.initial)
+        optional = (self.lengths, *self.initial, self.scale, self.zero)
         return (self.x, self.r, *self.constants, *(v for v in optional if v is not None))
 
     @property

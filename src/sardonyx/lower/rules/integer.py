@@ -8,6 +8,7 @@ is always signed: 128 is subtracted from unsigned numbers and from their zero po
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -171,7 +172,7 @@ def _times_real(e: Emitter, x: Expr, factor: Expr) -> Expr:
     return e.cast(x, dtypes.f32) * factor
 
 
-class _Matrices(Record):
+class Matrices(Record):
     """The operands and the result of a matrix product, vectors as matrices of one row or column."""
 
     a: View
@@ -181,7 +182,7 @@ class _Matrices(Record):
     is_column: bool
 
     @staticmethod
-    def of(low: Lowering, a: View, b: View, out: View) -> _Matrices:
+    def of(low: Lowering, a: View, b: View, out: View) -> Matrices:
         if not a.shape or not b.shape or a.dtype not in BYTES or b.dtype not in BYTES:
             raise Refused(f"{low.node.op_type} of {a.dtype} times {b.dtype} is not compiled")
         is_row, is_column = len(a.shape) == 1, len(b.shape) == 1
@@ -190,7 +191,9 @@ class _Matrices(Record):
         if is_column:
             b, out = views.inserted(b, 1), views.inserted(out, len(out.shape))
         low.require(f"{low.node.op_type}: the shapes of the operands do not fit", b.shape[-2], a.shape[-1])
-        return _Matrices(a, b, out, is_row, is_column)
+        if isinstance(b.shape[-2], int):  # constant weights are packed ahead for a depth that is known
+            a = replace(a, shape=(*a.shape[:-1], b.shape[-2]))
+        return Matrices(a, b, out, is_row, is_column)
 
     def quantization_parameter(self, low: Lowering, view: View, *, rows: bool) -> View:
         """A scale or zero point, which is a scalar, a vector along rows or columns, or of full rank."""
@@ -207,7 +210,7 @@ class _Matrices(Record):
         return view
 
 
-def product(low: Lowering, m: _Matrices, a_zero: View | None, b_zero: View | None) -> tuple[Product, View]:
+def product(low: Lowering, m: Matrices, a_zero: View | None, b_zero: View | None) -> tuple[Product, View]:
     """The epilogue with the corrections for zero points, and the signed right operand."""
     b, depth, offset = m.b, m.a.shape[-1], 0
     if b.dtype is dtypes.u8:
@@ -264,7 +267,7 @@ def minus_zero_points(low: Lowering, sums: Term, zero: Term, depth: Known) -> Te
     return Term(out)
 
 
-def _finish(low: Lowering, m: _Matrices, b: View, p: Product) -> None:
+def finish(low: Lowering, m: Matrices, b: View, p: Product) -> None:
     *batch, rows, n = m.out.shape
     depth = m.a.shape[-1]
     a, b = low.fit(m.a, (*batch, rows, depth)), low.fit(b, (*batch, depth, n))
@@ -278,14 +281,14 @@ def _optional(low: Lowering, v: Value | None) -> View | None:
     return None if v is None else low.view(v)
 
 
-def _quantization_parameter(low: Lowering, m: _Matrices, v: Value | None, *, rows: bool) -> View | None:
+def _quantization_parameter(low: Lowering, m: Matrices, v: Value | None, *, rows: bool) -> View | None:
     view = _optional(low, v)
     return None if view is None else m.quantization_parameter(low, view, rows=rows)
 
 
 @rule("MatMulInteger")
 def matmul_integer(low: Lowering, node: Node) -> None:
-    m = _Matrices.of(low, low.view(low.input(0)), low.view(low.input(1)), low.make(node.output))
+    m = Matrices.of(low, low.view(low.input(0)), low.view(low.input(1)), low.make(node.output))
     if most := node.attrs.get("max_terms"):
         low.require_least("MatMulInteger: sums may not fit i32", sub(most, m.a.shape[-1]), 0)
     p, b = product(
@@ -294,12 +297,12 @@ def matmul_integer(low: Lowering, node: Node) -> None:
         _quantization_parameter(low, m, node.input(2), rows=True),
         _quantization_parameter(low, m, node.input(3), rows=False),
     )
-    _finish(low, m, b, p)
+    finish(low, m, b, p)
 
 
 @rule("QLinearMatMul")
 def qlinear_matmul(low: Lowering, node: Node) -> None:
-    m = _Matrices.of(low, low.view(low.input(0)), low.view(low.input(3)), low.make(node.output))
+    m = Matrices.of(low, low.view(low.input(0)), low.view(low.input(3)), low.make(node.output))
     places: list[Callable[[int], View]] = [
         lambda i: m.quantization_parameter(low, low.view(low.input(i)), rows=True),
         lambda i: m.quantization_parameter(low, low.view(low.input(i)), rows=False),
@@ -307,7 +310,7 @@ def qlinear_matmul(low: Lowering, node: Node) -> None:
     rows, columns = places
     p, b = product(low, m, rows(2), columns(5))
     p.requantize([as_real(low, v) for v in (rows(1), columns(4), rows(6))], rows(7), m.out.dtype)
-    _finish(low, m, b, p)
+    finish(low, m, b, p)
 
 
 def as_real(low: Lowering, view: View) -> View:

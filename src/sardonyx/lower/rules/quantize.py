@@ -161,8 +161,13 @@ def _range_zero(e: Emitter, least: Expr, scale: Expr) -> Expr:
 
 @rule("DynamicQuantizeLinear")
 def dynamic_quantize(low: Lowering, node: Node) -> None:
-    x, (y, scale, zero) = low.view(low.input(0)), (low.make(v) for v in node.outputs)
-    rows = Rows(low, x, range(len(x.shape)))
+    y, scale, zero = (low.make(v) for v in node.outputs)
+    quantize_by_range(low, low.view(low.input(0)), y, scale, zero)
+
+
+def quantize_by_range(low: Lowering, x: View, y: View, scale: View, zero: View, counted: View | None = None) -> None:
+    """Quantize f32 to u8 with the scale and zero point of its range, or of that of ``counted``, which are stored."""
+    rows = Rows(low, x if counted is None else counted, range(len(x.shape)))
     body, value = rows.body, rows.body.operand(rows.x)
     least, most = (body.reduce(kind, value, dtypes.f32) for kind in ("min", "max"))
     step = apply(body, _range_scale, least, most, dtype=dtypes.f32)

@@ -53,7 +53,7 @@ def rnn(low: Lowering, node: Node) -> None:
         body, (x,), (s,), _, _ = given.body(1)
         return (Stage((0,), 0, body.expression([apply(body, _gate, x, s, dtype=given.dtype, f=gates[0])])),)
 
-    layer = _Layer(low, node, 1, ("Tanh",))
+    layer = Layer(low, node, 1, ("Tanh",))
     layer.run(cell, layer.bias([True]), 1, ())
 
 
@@ -67,7 +67,7 @@ def _gate(e: Emitter, x: Expr, s: Expr, *, f: Gate) -> Expr:
 @rule("GRU")
 def gru(low: Lowering, node: Node) -> None:
     resets_after_product = bool(node.attrs.get("linear_before_reset", 0))
-    layer = _Layer(low, node, 3, ("Sigmoid", "Tanh"))
+    layer = Layer(low, node, 3, ("Sigmoid", "Tanh"))
     own = layer.block(layer.b, 5) if resets_after_product and layer.b is not None else None
     cell = _reset_after_product if resets_after_product else _reset_before_product
     layer.run(cell, layer.bias([True, True, not resets_after_product]), 1, () if own is None else (own,))
@@ -111,9 +111,12 @@ def _mixed(e: Emitter, x: Expr, s: Expr, z: Expr, h: Expr, *, g: Gate) -> Expr:
 # -- LSTM
 
 
+LSTM_FUNCTIONS = ("Sigmoid", "Tanh", "Tanh")
+
+
 @rule("LSTM")
 def lstm(low: Lowering, node: Node) -> None:
-    layer = _Layer(low, node, 4, ("Sigmoid", "Tanh", "Tanh"))
+    layer = Layer(low, node, 4, LSTM_FUNCTIONS)
     is_coupled = bool(node.attrs.get("input_forget", 0))
     peepholes = layer.given(7, "P", (layer.directions, 3 * layer.hidden))
     constants = () if peepholes is None else tuple(layer.block(peepholes, i) for i in range(3))
@@ -145,8 +148,14 @@ def _output(e: Emitter, x: Expr, s: Expr, c: Expr, p: Expr | None = None, *, f: 
 # -- shared by all layers
 
 
-class _Layer:
+class Layer:
     """The operands of a recurrent layer, as views with stride 1 along the units."""
+
+    scale: View | None = None
+    zero: View | None = None
+    """Scales and zero points of recurrent weights that are integers (``Recurrence``)."""
+    are_quotients = False
+    """How Tanh and Sigmoid are computed (``Gate``)."""
 
     def __init__(self, low: Lowering, node: Node, gates: int, names: tuple[str, ...]) -> None:
         self.low, self.node, self.gates = low, node, gates
@@ -158,14 +167,14 @@ class _Layer:
         self.is_batch_first = bool(node.attrs.get("layout", 0))
         self.x = low.view(low.input(0))
         self.dtype = work_type(self.x.dtype)
-        hidden = low.shape(low.input(2))[-1:]
+        self.w, self.r = self.weights()
+        hidden = self.r.shape[-1:]
         if len(self.x.shape) != 3 or len(hidden) != 1 or not isinstance(hidden[0], int) or not self.x.dtype.is_float:
             raise Refused(f"{node.op_type} of {self.x.dtype} with {len(self.x.shape)} axes, or of an unknown size")
         self.hidden = hidden[0]
         if node.attrs.get("hidden_size", self.hidden) != self.hidden:
             raise Refused("hidden_size differs from R")
         height = self.gates * self.hidden
-        self.w, self.r = low.view(low.input(1)), low.view(low.input(2))
         self._fits("W", self.w, (self.directions, height, self.x.shape[2]))
         self._fits("R", self.r, (self.directions, height, self.hidden))
         self.b = self.given(3, "B", (self.directions, 2 * height))
@@ -175,10 +184,15 @@ class _Layer:
             found = gates_of(
                 node.op_type, activations[: self.directions] if each == 1 else activations,
                 attrs.get("activation_alpha"), attrs.get("activation_beta"), each * self.directions, attrs.get("clip"),
+                are_quotients=self.are_quotients,
             )  # fmt: skip
         except InvalidArgument as why:
             raise Refused(str(why)) from None
         self.functions = [found[i : i + each] for i in range(0, len(found), each)]
+
+    def weights(self) -> tuple[View, View]:
+        """W and R, as (directions, gates * units, inputs)."""
+        return self.low.view(self.low.input(1)), self.low.view(self.low.input(2))
 
     def _fits(self, what: str, view: View, shape: tuple[Known, ...]) -> None:
         if len(view.shape) != len(shape):
@@ -224,7 +238,7 @@ class _Layer:
         return out
 
     def run(self, cell: Cell, bias: View | None, states: int, constants: tuple[View, ...]) -> None:
-        x, outer = self._projected(bias), (1, 2, 0) if self.is_batch_first else (0, 1, 2)
+        x, outer = self.projected(bias), (1, 2, 0) if self.is_batch_first else (0, 1, 2)
         _, steps, batch, _, hidden = x.shape
         initial = []
         for i in range(states):
@@ -256,10 +270,11 @@ class _Layer:
                 Recurrence(
                     (self.node,), known[0], known[1], tuple(known[2:]), lengths, tuple(map(some, initial)),
                     cells[first], self.backward[first : first + count], some(y), tuple(map(some, finals)),
+                    some(self.scale), some(self.zero),
                 )
             )  # fmt: skip
 
-    def _projected(self, bias: View | None) -> View:
+    def projected(self, bias: View | None) -> View:
         """The inputs times their weights, for all directions at once: (directions, steps, batch, gates, units)."""
         low, (first, second, width) = self.low, self.x.shape
         height = self.directions * self.gates * self.hidden

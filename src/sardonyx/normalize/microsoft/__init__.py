@@ -17,7 +17,6 @@ from sardonyx.normalize.microsoft import (  # noqa: F401
     qlinear,
     qmatmul,
     quantize,
-    recurrent,
     rotary,
     signal,
     tensor,

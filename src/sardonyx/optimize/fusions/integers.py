@@ -21,6 +21,10 @@ from sardonyx.optimize.pattern import Match, attribute
 from sardonyx.records import Record
 
 BYTES = (dtypes.i8, dtypes.u8)
+NIBBLES = tuple(map(dtypes.of_name, ("i4", "u4", "i2", "u2")))
+"""Types whose constants are widened to bytes."""
+UNIT_TOLERANCE = 1e-6
+"""Relative rounding error of a product of two scales, compared with the scale that a quantizer stored for a bias."""
 MAX_TERMS = (1 << 31) // 255**2
 """Longest sum of products of bytes minus zero points that cannot overflow i32."""
 
@@ -42,15 +46,34 @@ def factor(node: Node, axis: int | None = None) -> Factor:
     """The result of a DequantizeLinear; ``axis`` may have a scale for each index."""
     q, scale, zero = node.inputs[0], node.inputs[1], node.input(2)
     assert q is not None and scale is not None
-    require(q.dtype in BYTES, "the integers are no bytes", q)
+    is_widened = q.dtype in NIBBLES and q.is_const and (zero is None or zero.is_const)
+    require(q.dtype in BYTES or is_widened, f"products of {q.dtype} are not integer products", q)
     require(node.output.dtype is dtypes.f32 and scale.dtype is dtypes.f32, "the reals are not f32", node.output)
     require(q.rank is not None, "the rank is not known", q)
     found = Factor(q, scale, zero)
     if not found.is_single:
         assert q.rank is not None
-        along = axis is not None and attribute(node, "axis") % q.rank == axis % q.rank
+        given = attribute(node, "axis")
+        along = axis is not None and -q.rank <= given < q.rank and given % q.rank == axis % q.rank
         require(along and scale.rank == 1 and not attribute(node, "block_size"), "there is more than one scale", scale)
     return found
+
+
+def factors(op: Builder, *found: Factor) -> list[Factor]:
+    """Factors with integers of 8 bits: constants of fewer are widened."""
+    return [_widened(op, f) if f.q.dtype in NIBBLES else f for f in found]
+
+
+def _widened(op: Builder, f: Factor) -> Factor:
+    q, zero = f.q.const, None if f.zero is None else f.zero.const
+    assert q is not None
+    to = dtypes.i8 if q.dtype.kind == "int" else dtypes.u8
+
+    def compute() -> Any:
+        return q.peek().astype(to.numpy)
+
+    wide = op.const(Tensor(to, q.shape, compute, name=q.name, view=compute))
+    return Factor(wide, f.scale, None if zero is None else op.const(zero.numpy().astype(to.numpy)))
 
 
 def _count(v: Value) -> int | None:
@@ -92,6 +115,25 @@ def _real(op: Builder, sums: Value, unit: Value) -> Any:
     return op.Mul(op.Cast(sums, to=dtypes.f32.onnx), unit)
 
 
+def _integer_bias(v: Value | None, a: Factor, b: Factor, terms: Any) -> Value | None:
+    """The i32 constant of which a bias is dequantized in the units of the product, if the sums with it fit i32."""
+    node = v.producer if v is not None else None
+    if node is None or node.op_type != "DequantizeLinear" or node.domain or not (a.scale.is_const and b.scale.is_const):
+        return None
+    q, scale, zero = node.inputs[0], node.input(1), node.input(2)
+    if q is None or not q.is_const or q.dtype is not dtypes.i32 or q.rank != 1 or scale is None or not scale.is_const:
+        return None
+    if scale.dtype is not dtypes.f32 or (zero is not None and not (zero.is_const and not zero.numpy().any())):
+        return None
+    unit, given = a.scale.numpy().reshape(()) * b.scale.numpy().reshape(-1), scale.numpy().reshape(-1)
+    sizes = (1, q.numpy().size)
+    is_same = given.size in sizes and unit.size in sizes and np.allclose(given, unit, rtol=UNIT_TOLERANCE, atol=0)
+    known = all(isinstance(d, int) for d in terms)
+    most = np.abs(q.numpy().astype(np.int64)).max(initial=0)
+    fits = known and int(most) + int(np.prod(terms, dtype=np.int64)) * 255**2 < 1 << 31
+    return q if is_same and fits else None
+
+
 class _Product(Fusion):
     shares = True
     operator = ""
@@ -112,7 +154,7 @@ class MultiplyIntegers(_Product):
     operator = "MatMul"
 
     def rewrite(self, op: Builder, m: Match) -> Any:
-        a, b = factor(m.node("left")), factor(m.node("right"), -1)
+        a, b = factors(op, factor(m.node("left")), factor(m.node("right"), -1))
         require(a.q.rank and b.q.rank and (b.is_single or b.q.rank > 1), "an operand is no matrix", b.q)
         bound = _bound((a.q.shape or (None,))[-1], a.q)
         return _real(op, op.MatMulInteger(a.q, b.q, a.zero, b.zero, **bound), units(op, a, b))
@@ -130,11 +172,15 @@ class MultiplyIntegersAdd(_Product):
     def rewrite(self, op: Builder, m: Match) -> Any:
         gemm = m.node("product")
         transposed = [bool(attribute(gemm, name)) for name in ("transA", "transB")]
-        a, b = factor(m.node("left")), factor(m.node("right"), 0 if transposed[1] else 1)
+        a, b = factors(op, factor(m.node("left")), factor(m.node("right"), 0 if transposed[1] else 1))
         bound = _bound((a.q.shape or (None, None))[not transposed[0]], a.q)
         left, right = (op.Transpose(x.q, perm=[1, 0]) if t else x.q for x, t in zip((a, b), transposed, strict=True))
-        y = _real(op, op.MatMulInteger(left, right, a.zero, b.zero, **bound), units(op, a, b))
+        sums = op.MatMulInteger(left, right, a.zero, b.zero, **bound)
         alpha, beta = float(attribute(gemm, "alpha")), float(attribute(gemm, "beta"))
+        bias = _integer_bias(m.c, a, b, (a.q.shape or (None, None))[0 if transposed[0] else 1 :][:1])
+        if bias is not None and alpha == beta == 1:
+            return _real(op, op.Add(sums, bias), units(op, a, b))
+        y = _real(op, sums, units(op, a, b))
         if alpha != 1:
             y = op.Mul(y, op.const(np.float32(alpha)))
         if m.c is None or beta == 0:
@@ -153,13 +199,17 @@ class ConvolveIntegers(_Product):
 
     def rewrite(self, op: Builder, m: Match) -> Any:
         conv = m.node("product")
-        x, w = factor(m.node("left")), factor(m.node("right"), 0)
+        x, w = factors(op, factor(m.node("left")), factor(m.node("right"), 0))
         _require_terms((w.q.shape or ())[1:], w.q)
         assert w.q.rank is not None
         after = w.q.rank - 2
         point = None if x.zero is None else op.Reshape(x.zero, op.const(np.zeros(0, np.int64)))
-        y = _real(op, op.ConvInteger(x.q, w.q, point, w.zero, **conv.attrs), units(op, x, w, after))
-        return y if m.b is None else op.Add(y, op.Reshape(m.b, op.const([-1, *[1] * after])))
+        sums, columns = op.ConvInteger(x.q, w.q, point, w.zero, **conv.attrs), op.const([-1, *[1] * after])
+        bias = _integer_bias(m.b, x, w, (w.q.shape or ())[1:])
+        if bias is not None:
+            return _real(op, op.Add(sums, op.Reshape(bias, columns)), units(op, x, w, after))
+        y = _real(op, sums, units(op, x, w, after))
+        return y if m.b is None else op.Add(y, op.Reshape(m.b, columns))
 
 
 @optimization("FoldDequantize")

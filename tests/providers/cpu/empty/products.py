@@ -6,6 +6,11 @@ import numpy as np
 
 from tests.providers.cpu.empty.case import TILES, Case
 
+
+def _bytes(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(-99, 100, shape).astype(np.int8)
+
+
 PRODUCTS = {
     "matmul": Case("y = MatMul(x, w)", "float[m,64] x", "float[a,b] y", {"m": 33}, {"w": (64, 48)}, precisions=TILES),
     "matmul of long sums": Case(
@@ -111,5 +116,12 @@ RECURRENT = {
     "LSTM with lengths": Case(
         "y, z = LSTM<hidden_size = 8>(x, w, r, , l)", "float[t_,n,6] x, int32[n] l", "float[a,c,d,e] y, float[f,g,h] z",
         {"t_": 4, "n": 3}, {"w": (1, 32, 6), "r": (1, 32, 8)}, top=5, hangs=("n",),
+    ),
+    "DynamicQuantizeLSTM": Case(
+        'y, z = com.microsoft.DynamicQuantizeLSTM<hidden_size = 24, direction = "bidirectional">'
+        "(x, w, r, b, , , , , s, o, s, o)",
+        "float[t,n,6] x", "float[a,c,d,e] y, float[f,g,h] z", {"t": 4, "n": 1},
+        {"w": _bytes(2, 6, 96), "r": _bytes(2, 24, 96), "b": (2, 192), "s": np.full(2, 0.02, "f"),
+         "o": np.zeros(2, np.int8)}, hangs=("n", "t"), opsets='"" : 21, "com.microsoft" : 1',
     ),
 }  # fmt: skip

@@ -241,6 +241,7 @@ _OPERATIONS: dict[str, Callable[..., Val]] = {
     "sub": lambda k, a, b: a - b,
     "mul": lambda k, a, b: a * b,
     "div": lambda k, a, b: a / b if a.dtype.is_float else integers.divide(k, a, b),
+    "fma": Kernel.fma,
     "mod": mod,
     "fmod": lambda k, a, b: functions.fmod(k, a, b) if a.dtype.is_float else integers.remainder(k, a, b),
     "neg": lambda k, x: -x,

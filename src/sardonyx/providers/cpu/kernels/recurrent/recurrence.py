@@ -12,14 +12,16 @@ additions. The order does not depend on rows or threads.
 weights are large enough, all threads work on each of them together: in every phase (initialization, each stage of each
 time step) threads take panels until none is left, and wait until all are done. No thread waits for one that has no
 panel, so a thread that the system schedules late delays no other. The first state is double-buffered.
+
+**Integers.** Weights of bytes are multiplied with quantized states (``int8``), which all sequences of a direction share
+a scale for: their blocks are not independent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import field
-from typing import ClassVar
+from functools import partial
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
@@ -29,20 +31,25 @@ from sardonyx.providers.cpu.kernels.common.loop_nest import apply
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem
 from sardonyx.providers.cpu.kernels.gemm.contraction import storage_dtype
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_b
-from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
-from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat, named
+from sardonyx.providers.cpu.kernels.quantized import pack as quads
+from sardonyx.providers.cpu.kernels.recurrent import int8
+from sardonyx.providers.cpu.kernels.recurrent.parameters import (
+    Int8Args,
+    OperandArgs,
+    RecurrenceArgs,
+    RecurrenceConfig,
+    RecurrenceTile,
+)
+from sardonyx.providers.cpu.language.arguments import Memory, flat
 from sardonyx.providers.cpu.language.context import COUNTERS, Code, Context
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.spin_park import TeamCpus, wait_while, wake_waiters
-from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, Var, i64
+from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, Var, f32, i8, i32, i64
 from sardonyx.providers.cpu.machine.isa import KIB, Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
-from sardonyx.records import Record
 
-CHAINS = 6
-"""Independent accumulators that nearly hide the latency of an fma."""
 BLOCKS = 16
 """The largest number of blocks of sequences in one direction."""
 SHARED_NBYTES, SHARED_STEPS = 128 * KIB, 4
@@ -51,120 +58,20 @@ MAX_SHARED = COUNTERS // 3
 """The largest number of (direction, block) pairs that threads share: each has three counters."""
 
 
-class RecurrenceTile(Record):
-    """The register tile: vectors of a panel, partial sums of each sum, rows.
-
-    A tile of several rows leaves 8 registers for weights and elements.
-    """
-
-    lanes: int
-    vectors: int
-    chains: int
-    rows: int
-
-    @staticmethod
-    def of(isa: Isa, dtype: DType, units: int, gates: int) -> RecurrenceTile:
-        lanes = lanes_of(isa.lanes, dtype)
-        while lanes > 4 and lanes // 2 >= units:
-            lanes //= 2
-        vectors = 1 if -(-units // lanes) % 2 else 2
-        chains = next(n for n in (1, 2, 4) if gates * vectors * n >= CHAINS or n == 4)
-        return RecurrenceTile(lanes, vectors, chains, max(1, (isa.registers - 8) // (gates * chains)))
-
-    @property
-    def heights(self) -> tuple[int, ...]:
-        """Row counts with their own code; others use the next larger one and repeat their last row."""
-        return (1, self.rows) if self.rows > 1 else (1,)
-
-    @property
-    def units(self) -> int:
-        """U, the units of a panel."""
-        return self.lanes * self.vectors
-
-
-class RecurrenceConfig(Record):
-    """The compile-time configuration of ``recurrence``."""
-
-    dtype: DType
-    """The type of accumulators, states and projected inputs."""
-    weights: DType
-    shape: RecurrenceTile
-    stages: tuple[Stage, ...]
-    gates: int
-    has_full_panels: bool
-    """The last panel is full, so that no masks are needed."""
-    constants: tuple[DType, ...]
-    lengths: DType | None
-    initial: tuple[DType | None, ...]
-    y: DType | None
-    finals: tuple[DType | None, ...]
-
-    @property
-    def states(self) -> int:
-        return len(self.initial)
-
-    @property
-    def slots(self) -> int:
-        """State vectors of a sequence: the first state twice, the others, and the results of stages."""
-        return 1 + self.states + sum(len(s.expression.results) for s in self.stages[:-1])
-
-
-class OperandArgs(Arguments[M, N]):
-    """The parameters of one of the caller's buffers. It has strides along some axes; units are contiguous."""
-
-    memory: M = field(metadata=named("{}"))
-    direction: N | None = None
-    step: N | None = None
-    row: N | None = None
-    gate: N | None = None
-
-    def at(
-        self: OperandArgs[Buf, Val], *, direction: Val | None = None, step: Val | None = None, row: Val | None = None
-    ) -> Buf:
-        """The address of the operand's units at these indices; axes along which it has no stride are ignored."""
-        found = self.memory
-        for index, stride in ((direction, self.direction), (step, self.step), (row, self.row)):
-            if index is not None:
-                assert stride is not None
-                found = found.at(index * stride)
-        return found
-
-
-class RecurrenceArgs(Arguments[M, N]):
-    """The parameters of ``recurrence``."""
-
-    is_inline: ClassVar[bool] = True
-    x: OperandArgs[M, N]
-    r: OperandArgs[M, N]
-    constants: tuple[OperandArgs[M, N], ...] = field(metadata=named("constant"))
-    lengths: OperandArgs[M, N] | None
-    initial: tuple[OperandArgs[M, N] | None, ...]
-    y: OperandArgs[M, N] | None
-    finals: tuple[OperandArgs[M, N] | None, ...] = field(metadata=named("final"))
-    memory: M
-    """The state vectors of all sequences."""
-    directions: N
-    steps: N
-    rows: N
-    units: N
-    forward: N
-    """Directions that go forward; the others go backward."""
-    max_blocks: N
-    shared_from: N
-    """Steps from which on threads share panels; -1: never."""
-
-
 def steps(group: Recurrence, analysis: Analysis) -> list[Step]:
     isa, dtype = analysis.isa, group.x.dtype
     directions, count, batch, gates, units = group.x.shape
     assert isinstance(units, int) and isinstance(directions, int) and isinstance(gates, int)
-    shape = RecurrenceTile.of(isa, dtype, units, max(len(s.gates) for s in group.stages))
+    is_int8 = group.scale is not None
+    height = max(len(s.gates) for s in group.stages)
+    shape = RecurrenceTile.of_bytes(isa, height) if is_int8 else RecurrenceTile.of(isa, dtype, units, height)
     weights = _weights(group)
-    stored, why = storage_dtype(weights, analysis)
-    before, r = packed_b(weights, stored, shape.units, isa)
+    stored, why = (i8, "sources are quantized") if is_int8 else storage_dtype(weights, analysis)
+    before, r = quads.packed_b(weights, shape.units, isa) if is_int8 else packed_b(weights, stored, shape.units, isa)
     config = RecurrenceConfig(
         dtype, stored, shape, group.stages, gates, units % shape.units == 0, tuple(v.dtype for v in group.constants),
         _dtype(group.lengths), tuple(map(_dtype, group.initial)), _dtype(group.y), tuple(map(_dtype, group.finals)),
+        is_int8, group.zero is not None,
     )  # fmt: skip
     padded = -(-units // shape.units) * shape.units
     memory = Storage("temporary", dtype, expressible(dims.product((config.slots, directions, batch, padded))))
@@ -179,15 +86,25 @@ def steps(group: Recurrence, analysis: Analysis) -> list[Step]:
         finals=tuple(_optional(v, "direction", "row") for v in group.finals),
         memory=Ref(memory), directions=directions, steps=count, rows=batch, units=units,
         forward=group.backward.index(True) if True in group.backward else directions,
-        max_blocks=BLOCKS if nbytes <= isa.l2_nbytes // 2 else BLOCKS // 4,
-        shared_from=SHARED_STEPS if nbytes >= SHARED_NBYTES * len(group.stages) else -1,
+        max_blocks=1 if is_int8 else BLOCKS if nbytes <= isa.l2_nbytes // 2 else BLOCKS // 4,
+        shared_from=SHARED_STEPS if is_int8 or nbytes >= SHARED_NBYTES * len(group.stages) else -1,
+        int8=_int8_args(group, nbytes, isa),
     )  # fmt: skip
+    scratch = 0 if args.int8 is None else int8.scratch_nbytes(batch, args.int8.depth, isa)
     flops = expressible(dims.product((2, directions, count, batch, gates, units, units)))
-    variant = f"{shape.rows} x {shape.vectors} vectors of {dtype}: {why}"
+    variant = f"{shape.rows} x {shape.vectors} vectors of {stored if is_int8 else dtype}: {why}"
     finals = (f"final{i}" for i, v in enumerate(group.finals) if v is not None)
     writes = frozenset(("memory", *finals, *(() if group.y is None else ("y",))))
     spec, moved = recurrence(config=config), directions * nbytes
-    return [*before, Step(spec, flat(args=args), writes, group.nodes, 0, flops, moved, variant)]
+    return [*before, Step(spec, flat(args=args), writes, group.nodes, scratch, flops, moved, variant)]
+
+
+def _int8_args(group: Recurrence, nbytes: int, isa: Isa) -> Int8Args[Ref, Known] | None:
+    if group.scale is None:
+        return None
+    zero = None if group.zero is None else _operand(group.zero, "direction", "gate")
+    rows = int8.shared_rows(nbytes, group.r.shape[3], len(group.stages))
+    return Int8Args(_operand(group.scale, "direction", "gate"), zero, quads.depth_of(group.r.shape[3], isa), rows)
 
 
 def _operand(view: View, *axes: str) -> OperandArgs[Ref, Known]:
@@ -223,7 +140,10 @@ def _params(config: RecurrenceConfig) -> Params:
         tuple(declared(t, "direction") for t in config.constants), optional(config.lengths, "row"),
         tuple(optional(t, "direction", "row") for t in config.initial), optional(config.y, "direction", "step", "row"),
         tuple(optional(t, "direction", "row") for t in config.finals), Memory(config.dtype),
-        i64, i64, i64, i64, i64, i64, i64,
+        i64, i64, i64, i64, i64, i64, i64, Int8Args(
+            declared(f32, "direction", "gate"), optional(i32 if config.has_zeros else None, "direction", "gate"),
+            i64, i64,
+        ) if config.is_int8 else None,
     )}  # fmt: skip
 
 
@@ -237,6 +157,8 @@ def recurrence(k: Kernel, args: RecurrenceArgs[Buf, Val], *, config: RecurrenceC
     blocks = (rows + (block - 1)) // k.max(block, 1)
     items = directions * blocks
     is_long = (args.shared_from >= 0) & (args.steps >= args.shared_from)
+    if args.int8 is not None:
+        is_long = is_long & (rows >= args.int8.shared_rows)
     is_shared = is_long & (items < k.threads) & (items <= MAX_SHARED)
     first, last = k.share_of(items)
     first, last = k.select(is_shared, 0, first), k.select(is_shared, items, last)
@@ -302,6 +224,7 @@ class _Emitter:
         self.steps = args.steps
         self.max_gates = max(len(stage.gates) for stage in config.stages)
         self.sums = k.local(config.dtype, self.shape.rows * self.max_gates * self.shape.units)
+        self.int8 = None if args.int8 is None else int8.QuantizedSource(k, args.int8, rows=args.rows, units=args.units)
 
     def run(self, top: Val, bottom: Val) -> None:
         k, shape = self.k, self.shape
@@ -309,12 +232,16 @@ class _Emitter:
             self._begin(row, self._tile(panel, at))
         with k.loop(0, self.steps) as t:
             for number, stage in enumerate(self.config.stages):
+                if self.int8 is not None:
+                    self.int8.quantize(partial(self._source, stage, t), partial(self._is_counted, t))
                 with self.phases.phase() as panel, k.loop(top, bottom, shape.rows) as row:
                     rows = k.min(bottom - row, shape.rows)
                     self._products(stage, t, panel, row, rows)
                     with k.loop(0, rows) as i, k.loop(0, shape.units, shape.lanes) as at:
                         sums = self.sums.at(i * (self.max_gates * shape.units) + at)
                         self._apply_expression(number, t, row + i, self._tile(panel, at), sums)
+        if self.int8 is not None:
+            self.int8.release()
 
     # -- memory
 
@@ -330,6 +257,14 @@ class _Emitter:
     def _stage_result(self, number: int, row: Val) -> Buf:
         return self._slot(1 + self.config.states + number, row)
 
+    def _source(self, stage: Stage, t: Val, row: Val) -> Buf:
+        """The vector that a stage multiplies."""
+        return self._state(0, t, row) if stage.source == 0 else self._stage_result(stage.source - 1, row)
+
+    def _is_counted(self, t: Val, row: Val) -> Val | None:
+        """Whether the sequence has not ended before the last step; None if it has no length."""
+        return None if self.args.lengths is None else t <= self._length(row)
+
     def _tile(self, panel: Val, at: Val) -> Tile:
         unit, lanes = panel * self.shape.units + at, self.shape.lanes
         mask = None if self.config.has_full_panels else self.k.mask(self.args.units - unit, lanes)
@@ -343,7 +278,7 @@ class _Emitter:
             zero = self.k.zeros(self.config.dtype, u.lanes)
             start = zero if initial is None else initial.at(direction=self.direction, row=row).load(u)
             self._state(i, self.k.const(0), row).store(u.index, start)
-            self._end(i, row, u, start)
+            self._end(i, row, u, zero if self.config.is_int8 else start)
 
     def _end(self, i: int, row: Val, u: Tile, state: Val) -> None:
         final = self.args.finals[i]
@@ -365,8 +300,10 @@ class _Emitter:
     def _products(self, stage: Stage, t: Val, panel: Val, row: Val, rows: Val) -> None:
         """The matrix products of a panel for a few sequences, into ``sums``."""
         k, shape = self.k, self.shape
-        source = self._state(0, t, row) if stage.source == 0 else self._stage_result(stage.source - 1, row)
-        r = self.args.r
+        if self.int8 is not None:
+            self._int8_products(self.int8, stage, panel, row, rows)
+            return
+        source, r = self._source(stage, t, row), self.args.r
         assert r.gate is not None
         weights = [
             r.at(direction=self.direction).at(r.gate * gate + panel * (self.args.units * shape.units))
@@ -380,6 +317,40 @@ class _Emitter:
                     continue
                 with k.loop(0, shape.units, shape.lanes) as at:
                     self._tile_products(sources, [w.at(at) for w in weights], self.sums.at(at), 1)
+
+    def _int8_products(self, source: int8.QuantizedSource, stage: Stage, panel: Val, row: Val, rows: Val) -> None:
+        k, shape, width = self.k, self.shape, self.shape.units
+        r, scale, zero = self.args.r, source.args.scale, source.args.zero
+        nbytes = (source.args.depth + quads.QUAD) * width
+
+        def of_gates(operand: OperandArgs[Buf, Val], moved: Val) -> list[Buf]:
+            assert operand.gate is not None
+            start = operand.at(direction=self.direction)
+            return [start.at(operand.gate * gate + moved) for gate in stage.gates]
+
+        weights, scales = of_gates(r, panel * nbytes), of_gates(scale, k.const(0))
+        zeros = [None for _ in stage.gates] if zero is None else of_gates(zero, k.const(0))
+
+        def panel_at(at: Val, vectors: int) -> int8.Panel:
+            units = [self._tile(panel, at + v * shape.lanes) for v in range(vectors)]
+            places = self.sums.at(at)
+            return int8.Panel(
+                [w.at(at * quads.QUAD) for w in weights], scales, zeros, units, width,
+                lambda i, g, v: places.at((k.value(i, i64) * self.max_gates + g) * width + v * shape.lanes),
+            )  # fmt: skip
+
+        heights = int8.heights_of(shape, k.isa)
+        for low, high in zip((0, *heights), heights, strict=False):
+            with k.when((rows > low) & (rows <= high)):
+                numbers = [row + k.min(rows - 1, i) for i in range(high)]
+                if high == 1:
+                    int8.vector_products(source, numbers, panel_at(k.const(0), shape.vectors), shape.chains)
+                    continue
+                with k.loop(0, width, shape.lanes) as at:
+                    int8.vector_products(source, numbers, panel_at(at, 1), shape.chains)
+        if source.tiles is not None:
+            with k.when(rows > heights[-1]), k.loop(0, width, shape.lanes) as at:
+                source.tiles.products(source, row, rows, panel_at(at, 1))
 
     def _tile_products(self, source: list[Buf], weights: list[Buf], to: Buf, vectors: int) -> None:
         k, units, dtype = self.k, self.args.units, self.config.dtype
@@ -418,6 +389,10 @@ class _Emitter:
         old = [self._state(i, t, row) for i in range(config.states)]
         x, gate = self.args.x.at(direction=self.direction, step=at, row=row), self.args.x.gate
         assert gate is not None
+        if config.is_int8 and stage is config.stages[0]:
+            following = self.args.x.at(direction=self.direction, step=k.select(is_backward, at - 1, at + 1), row=row)
+            for g in range(config.gates):  # beyond the last step too: a prefetch cannot fault
+                following.at(gate * g).prefetch(u.index)
         places: list[tuple[Buf, Operand | Tile]] = [
             *((x.at(gate * g), u) for g in range(config.gates)),
             *((sums, g * self.shape.units) for g in range(len(stage.gates))),
@@ -435,7 +410,8 @@ class _Emitter:
                 value = k.select(is_live, value, old[i].load(u.index, u.lanes))
             self._state(i, t + 1, row).store(u.index, value)
             with k.when(t.eq(self.steps - 1), likely=False):
-                self._end(i, row, u, value)
+                may_lack_steps = config.is_int8 and config.lengths is not None
+                self._end(i, row, u, k.select(length > 0, value, 0) if may_lack_steps else value)
             if i == 0 and self.args.y is not None:
                 shown = value if config.lengths is None else k.select(is_live, value, 0)
                 self.args.y.at(direction=self.direction, step=at, row=row).store(u, shown)
