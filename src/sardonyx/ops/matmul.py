@@ -98,10 +98,12 @@ def matmul_integer(
     *,
     max_terms: int = 0,
 ) -> Array:
-    """``max_terms`` is ours: sums of more products are refused, as they might not fit i32."""
-    depth = a.shape[-1] if a.ndim else 0
-    require(not max_terms or depth <= max_terms, "MatMulInteger: sums may not fit i32", expected=max_terms, got=depth)
-    return wrap_int32(_accumulate("MatMulInteger", a, b, a_zero_point, b_zero_point))
+    """``max_terms`` is ours: sums of more products may not fit i32, which is an error then."""
+    sums = _accumulate("MatMulInteger", a, b, a_zero_point, b_zero_point)
+    if max_terms and a.shape[-1] > max_terms:
+        largest = np.abs(sums).max(initial=0)
+        require(largest < 1 << 31, "MatMulInteger: a sum does not fit i32", expected="less than 2^31", got=largest)
+    return wrap_int32(sums)
 
 
 @op("QLinearMatMul")

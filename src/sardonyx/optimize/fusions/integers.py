@@ -224,20 +224,8 @@ def fold_dequantize(graph: Graph, log: Log) -> None:
         given = [v.const for v in node.inputs if v is not None and v.is_const]
         if len(given) < sum(v is not None for v in node.inputs) or given[0] is None:
             continue
-        for reader, i in out.uses:
-            if why := _not_multiplied(reader, i):
-                log.declined(reader, why)
         folded = graph.add_const(_dequantized(node, given[0], out), out.name)
         log.replace(graph, [node], [out], [folded], [], "computed once")
-
-
-def _not_multiplied(reader: Node, i: int) -> str | None:
-    """Why a product with dequantized weights is no product of integers, where no other pass has said so."""
-    if reader.op_type not in ("MatMul", "Gemm", "Conv") or reader.domain or i > 1:
-        return None
-    other = reader.inputs[1 - i]
-    made_by = None if other is None or other.producer is None else other.producer.op_type
-    return None if made_by == "DequantizeLinear" else "the weights are dequantized, the other operand is not"
 
 
 def _dequantized(node: Node, q: Tensor, out: Value) -> Tensor:
