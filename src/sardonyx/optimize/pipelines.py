@@ -213,7 +213,10 @@ CONTRIB = (
 )
 """Fusions into onnxruntime's own operators, for models that are saved in its spelling."""
 
-INTEGERS = ("MultiplyIntegers", "MultiplyIntegersAdd", "ConvolveIntegers", "FoldDequantize", "RemoveDeadCode")
+INTEGERS = (
+    "MultiplyIntegers", "MultiplyIntegersAdd", "ConvolveIntegers", "FoldRealZeroPoints", "FoldDequantize",
+    "RemoveDeadCode",
+)  # fmt: skip
 """For providers with integer kernels: integer products; other constants are dequantized once."""
 
 IMAGES = ("JoinConvs", "JoinDepthwiseConvs", "ConvolveBeforeResize")
