@@ -62,7 +62,7 @@ from sardonyx.providers.cpu.kernels.conv import (
     winograd_nhwc,
 )
 from sardonyx.providers.cpu.kernels.conv import int8_slices as conv_int8_slices
-from sardonyx.providers.cpu.kernels.gemm import amx, contraction, int8_slices, swapped
+from sardonyx.providers.cpu.kernels.gemm import amx, blocks_few_rows, contraction, int8_slices, swapped
 from sardonyx.providers.cpu.kernels.gemm.contraction import problem_of
 from sardonyx.providers.cpu.kernels.image import grid_sample, grid_sample_nhwc, pool_nchw, pool_nhwc, resize, roi_align
 from sardonyx.providers.cpu.kernels.index import cumulative_sum, gather, nms, nonzero, scatter, top_k, unique
@@ -111,6 +111,7 @@ VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
     Contraction: (
         _product("quantized.gemm_amx", quantized_gemm_amx.steps, quantized_gemm_amx.supports),
         _product("quantized.gemm", quantized_gemm.steps, quantized_gemm.supports),
+        _product("gemm.blocks_few_rows", blocks_few_rows.steps, blocks_few_rows.supports, pays=blocks_few_rows.pays),
         _product("gemm.int8_slices", int8_slices.steps, int8_slices.supports, pays=int8_slices.pays, few=_FEW_ROWS),
         _product("gemm.amx", amx.steps, amx.supports, pays=amx.pays, few=_FEW_ROWS),
         _product("gemm.swapped", swapped.steps, swapped.supports, pays=swapped.pays, few=_FEW_FOR_LANES),
