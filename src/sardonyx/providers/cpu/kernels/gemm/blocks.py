@@ -30,7 +30,8 @@ from sardonyx.ir.quantized import Quantized
 from sardonyx.ir.shape import count
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Storage
-from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem
+from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, EpilogueArgs
+from sardonyx.providers.cpu.kernels.common.matrices import BatchArgs, Matrix, MatrixArgs, Problem
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_b
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
@@ -121,6 +122,28 @@ class BlocksArgs(Arguments[M, N]):
         return BlocksArgs(Memory(u8), Memory(form.scale), None if form.zero is None else Memory(form.zero), i64)
 
 
+class BlocksGemmArgs(Arguments[M, N]):
+    """The parameters of a product with a weight in blocks."""
+
+    a: MatrixArgs[M, N]
+    b: BlocksArgs[M, N]
+    batch: BatchArgs[M, N]
+    m: N
+    n: N
+    depth: N
+    epilogue: EpilogueArgs[M, N]
+    l2_nbytes: N
+    """Bytes of A that a row block takes."""
+
+    @staticmethod
+    def declared(a_dtype: DType, form: BlockFormat, epilogue: Epilogue) -> BlocksGemmArgs[Memory, DType]:
+        axes = epilogue.batch_axes
+        return BlocksGemmArgs(
+            MatrixArgs.declared(a_dtype, axes), BlocksArgs.declared(form), BatchArgs.declared(axes), i64, i64, i64,
+            epilogue.declared, i64,
+        )  # fmt: skip
+
+
 class Weight(Record):
     """A weight in blocks, packed."""
 
@@ -179,6 +202,21 @@ class PanelReader:
             return self.k.const(self.form.middle, i32, lanes)
         found = self._zeros.at(self.form.block_of(segment) * COLUMNS).load(column, lanes)
         return self.k.cast(found, i32)
+
+    def decode(self, start: Val, length: Val, column: Val, width: int, to: Buf) -> None:
+        """Rows in f32, ``width`` neighbouring columns one after the other: ``length`` rows from ``start`` on, a multiple
+        of ``UNIT``. Rows up to the next such multiple are written too."""
+        k, form, lanes = self.k, self.form, min(self.k.lanes, width)
+        stop = start + length
+        with k.loop(start // form.segment, (stop + (form.segment - 1)) // form.segment) as s:
+            top = s * form.segment
+            first, last = k.max(start - top, 0), k.min(stop - top, form.segment)
+            for v in range(0, width, lanes):
+                scale, zero = (read(s, column + v, lanes) for read in (self.scale, self.zero))
+                with k.loop(first // form.rows, (last + (form.rows - 1)) // form.rows) as i:
+                    words, rows = self.words(s, i, column + v, lanes), to.at((top - start + i * form.rows) * width + v)
+                    for r in range(form.rows):
+                        rows.store(r * width, (k.cast(form.code(k, words, r), f32) - zero) * scale)
 
 
 # -- which constants are weights in blocks

@@ -15,19 +15,19 @@ from __future__ import annotations
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
-from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, EpilogueArgs, operands_of
-from sardonyx.providers.cpu.kernels.common.matrices import BatchArgs, MatrixArgs, Problem
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, operands_of
+from sardonyx.providers.cpu.kernels.common.matrices import BatchArgs, Problem
 from sardonyx.providers.cpu.kernels.gemm import blocks
-from sardonyx.providers.cpu.kernels.gemm.blocks import COLUMNS, PLACES, QUAD, BlockFormat, BlocksArgs, PanelReader
+from sardonyx.providers.cpu.kernels.gemm.blocks import COLUMNS, PLACES, QUAD, BlockFormat, BlocksGemmArgs, PanelReader
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_a
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.quantized.byte_dot import dot
-from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat
+from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.language.values import Buf, Val, Var, f32, i8, i32, i64, u8, u32
+from sardonyx.providers.cpu.language.values import Buf, Val, Var, f32, i8, i32, u8, u32
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES, Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
-from sardonyx.providers.cpu.program.steps import Step
+from sardonyx.providers.cpu.program.steps import SizeRange, Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
 DIGITS = 3
@@ -48,34 +48,15 @@ _ROUNDING = 0x8080
 _ONES = 0x0101_0101
 
 
-class BlocksGemmArgs(Arguments[M, N]):
-    """The parameters of a product with a weight in blocks."""
-
-    a: MatrixArgs[M, N]
-    b: BlocksArgs[M, N]
-    batch: BatchArgs[M, N]
-    m: N
-    n: N
-    depth: N
-    epilogue: EpilogueArgs[M, N]
-
-    @staticmethod
-    def declared(a_dtype: DType, form: BlockFormat, epilogue: Epilogue) -> BlocksGemmArgs[Memory, DType]:
-        axes = epilogue.batch_axes
-        return BlocksGemmArgs(
-            MatrixArgs.declared(a_dtype, axes), BlocksArgs.declared(form), BatchArgs.declared(axes), i64, i64, i64,
-            epilogue.declared,
-        )  # fmt: skip
-
-
-def supports(p: Problem, analysis: Analysis) -> Refusal | None:
-    return blocks.refusal(p, analysis)
-
-
 def pays(p: Problem, analysis: Analysis) -> Refusal | None:
     if not isinstance(p.m, int):
         return Refusal("rows may be many")
     return Refusal(f"{p.m} rows: decoding pays") if p.m > MOST_ROWS else None
+
+
+def few_rows(p: Problem, analysis: Analysis) -> SizeRange | None:
+    """How many rows are few, where only the run tells."""
+    return None if isinstance(p.m, int) else SizeRange(p.m, most=MOST_ROWS)
 
 
 def steps(p: Problem, analysis: Analysis) -> list[Step]:
@@ -84,7 +65,7 @@ def steps(p: Problem, analysis: Analysis) -> list[Step]:
     rows = 1 if p.m == 1 else _most_rows(isa)
     spec = multiply_few_rows(a_dtype=p.a.dtype, form=b.form, epilogue=epilogue, rows=rows)
     args = BlocksGemmArgs(
-        a.operand, b.operand, BatchArgs(p.batch), p.m, p.n, p.k, operands_of(p.extra, p.outputs)
+        a.operand, b.operand, BatchArgs(p.batch), p.m, p.n, p.k, operands_of(p.extra, p.outputs), 0
     )  # fmt: skip
     scratch = _Scratch.nbytes(b.form, rows, int(p.k))  # type: ignore[arg-type]
     why = f"up to {rows} row{'s'[: rows - 1]} at a time in {DIGITS} int8 digits: {b.text}"
