@@ -169,7 +169,7 @@ def gather_block_quantized(op: Builder, node: Node) -> Any:
         required_input(node, 2),
         node.input(3),
     )
-    rank, index_rank = rank_of(node, 0), rank_of(node, 1)
+    rank = rank_of(node, 0)
     along, across = (node.attrs.get(name, d) % rank for name, d in (("gather_axis", 0), ("quantize_axis", 1)))
     block = node.attrs.get("block_size", 128)
     bits = node.attrs.get("bits", 4)
@@ -193,10 +193,10 @@ def gather_block_quantized(op: Builder, node: Node) -> Any:
     if along == across:
         y = gathered(op.DequantizeLinear(numbers(data), scales, zeros, axis=across, block_size=block))
     else:
-        axis = across if across < along else across + index_rank - 1
+        axis = across if across < along else across - rank
         points = None if zeros is None else gathered(zeros)
         y = op.DequantizeLinear(numbers(gathered(data)), gathered(scales), points, axis=axis, block_size=block)
-    after = list(range(index_rank, index_rank + rank - 1 - along))
+    after = list(range(along + 1 - rank, 0))
     return op.Where(op.Unsqueeze(inside, op.const(after)) if after else inside, y, like(op, 0.0, scales))
 
 
