@@ -1,12 +1,14 @@
 """Products of few rows with a weight in blocks (``gemm.blocks``): the weight is read once, and unpacked in registers.
 
-Each thread cuts rows of A into three int8 **digits**: all numbers of a segment share a power of two, and a number is
-d1 + d2 / 256 + d3 / 65536 of it, rounded to 23 bits below the largest of the segment. The byte products of a segment
-with the codes are exact in i32. Its three sums are combined, the zero point times the sum of the digits is subtracted
-(before the products, where all zero points are one number), and the scale is applied once.
+Each thread cuts rows of A into int8 **digits**: all numbers of a segment share a power of two, and a number is
+d1 + d2 / 256 + d3 / 65536 + d4 / 2^24 of it, rounded to 31 bits below the largest of the segment. The byte products of
+a segment with the codes are exact in i32. The sums of its digits are combined, the zero point times the sum of the
+digits is subtracted (before the products, where all zero points are one number), and the scale is applied once.
+``COARSE`` segments are summed from zero.
 
-Segments with infinities, NaN or magnitudes near the ends of the float range, and those whose largest number is more
-than ``SPREAD`` times the mean of the others, are decoded and multiplied in f32.
+Three digits are as exact as f32 sums where the numbers of a segment are of one size. Segments whose largest number is
+``UNEVEN`` times the mean of the others take the fourth, too. Those with infinities, NaN, magnitudes near the ends of
+the float range, or a largest number ``SPREAD`` times that mean, are decoded and multiplied in f32.
 
 Lanes are columns. A panel is passed once for several rows, as many as leave their sums in registers.
 """
@@ -30,21 +32,23 @@ from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.steps import SizeRange, Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
-DIGITS = 3
+DIGITS = 4
+COARSE = 8
+"""Segments that are summed from zero: their sums are added to those of the segments before."""
 MOST_ROWS = 8
 """Rows up to which the weight, unpacked once for each few rows, is read faster than it is decoded for all."""
-SPREAD = 32.0
-"""How much larger than the mean of a segment its largest number may be: digits then keep 18 bits of the mean."""
-SMALLEST = 2.0**-100
-AHEAD_NBYTES = 1536
-"""Prefetch distance within the codes of a thread's panels."""
+UNEVEN, SPREAD = 4.0, 2.0**12
+"""How much larger than the mean of the others, zeros excepted, the power of two below the largest number of a segment
+may be for three digits, and the number itself for four, which keep 18 bits of that mean."""
+THREE, FOUR, REALS = 0, 1, 2
+"""How a segment is multiplied: in three digits, in four, or in f32."""
 _ABS, _EXPONENT, _UNIT_EXPONENT = 0x7FFF_FFFF, 0x7F80_0000, 1 << 23
 _MARGIN = 0x0001_8000
 """Added to the largest number, as bits: the first digit of a number within 1 / 86 of a power of two would overflow."""
-_SMALLEST = (127 - 100) << 23
+_SMALLEST = (127 - 96) << 23
 _LARGEST = 253 << 23
-_ROUNDING = 0x8080
-"""Makes the two lower digits signed: each carries into the next one from 128 on."""
+_ROUNDING = 0x0080_8080
+"""Makes the lower digits signed: each carries into the next one from 128 on."""
 _ONES = 0x0101_0101
 
 
@@ -68,7 +72,7 @@ def steps(p: Problem, analysis: Analysis) -> list[Step]:
         a.operand, b.operand, BatchArgs(p.batch), p.m, p.n, p.k, operands_of(p.extra, p.outputs), 0
     )  # fmt: skip
     scratch = _Scratch.nbytes(b.form, rows, int(p.k))  # type: ignore[arg-type]
-    why = f"up to {rows} row{'s'[: rows - 1]} at a time in {DIGITS} int8 digits: {b.text}"
+    why = f"up to {rows} row{'s'[: rows - 1]} at a time in int8 digits: {b.text}"
     return [*before, Step(spec, flat(args=args), epilogue.writes, p.nodes, scratch, p.flops, b.nbytes, why)]
 
 
@@ -100,7 +104,7 @@ class _Scratch:
         """For each segment and row, what the first digit counts."""
         at = at + segments * (rows * 4)
         self.flags = k.scratch(i32, at)
-        """For each segment, whether digits do not carry a row of it."""
+        """For each segment, how its products are computed: as the most exact of its rows needs."""
         self.sums = k.scratch(f32, (at + segments * 4 + (LINE_NBYTES - 1)) & -LINE_NBYTES)
 
     @staticmethod
@@ -160,7 +164,6 @@ class _FewRows:
         """Cut the rows into digits."""
         k, size = self.k, self.form.segment
         with k.loop(0, self.segments) as s:
-            self.scratch.flags.store(s, 0)
             for r, row in enumerate(self.a):
                 with k.either((s + 1) * size <= self.depth) as (whole, part):
                     for branch, is_whole in ((whole, True), (part, False)):
@@ -181,20 +184,25 @@ class _FewRows:
             total.set(total + k.bitcast(bits, f32))
             filled.set(filled.get() + k.select(bits.ne(0), k.const(1, i32, lanes), k.zeros(i32, lanes)))
         most = largest.get().max()
-        spread = k.bitcast(most, f32) * k.cast(filled.get().sum(), f32) > total.get().sum() * SPREAD
-        is_out = (most.ne(0) & (most < _SMALLEST)) | (most > _LARGEST) | spread
-        with k.when(is_out):
-            scratch.flags.store(s, 1)
         power = k.min(k.max((most + _MARGIN) & _EXPONENT, _SMALLEST), _LARGEST)
-        up = k.splat(k.bitcast((127 + 22 + 127) * _UNIT_EXPONENT - power, f32), lanes)
+        others, peak = k.cast(filled.get().sum() - 1, f32), k.bitcast(most, f32)
+        rest = total.get().sum() - peak
+        is_out = (most.ne(0) & (most < _SMALLEST)) | (most > _LARGEST) | (peak * others > rest * SPREAD)
+        is_uneven = k.bitcast(power, f32) * others > rest * UNEVEN
+        how = k.select(is_out, k.const(REALS, i32), k.cast(is_uneven, i32) * FOUR)
+        scratch.flags.store(s, how if r == 0 else k.max(how, scratch.flags.load(s)))
+        bits = k.select(is_uneven, k.const(0, u32), k.const(8, u32))
+        """Bits of the fourth digit, if it is left out: the third is then rounded to even, since ties are frequent."""
+        up = k.splat(k.bitcast((127 + 30 + 127) * _UNIT_EXPONENT - bits * _UNIT_EXPONENT - power, f32), lanes)
+        shift = k.splat(k.bitcast(bits, i32), lanes)
         place = s * len(self.a) + r
         scratch.units.store(place, k.bitcast(power - 6 * _UNIT_EXPONENT, f32))
         sums = k.var(k.zeros(i32, lanes))
         to = scratch.digits.at(scratch.row * r + s * size)
-        order = [16 * (j // 16) + 4 * PLACES[j % 4] + max(2 - j % 16 // 4, 0) for j in range(lanes * 4)]
+        order = [16 * (j // 16) + 4 * PLACES[j % 4] + 3 - j % 16 // 4 for j in range(lanes * 4)]
         ones = k.const(_ONES, i32, lanes)
         with k.loop(0, size, lanes) as i:
-            number = k.to_i32(k.rint(load(i) * up))
+            number = k.to_i32(k.rint(load(i) * up)) << shift
             digits = k.bitcast((number + _ROUNDING) ^ _ROUNDING, u8).shuffle(order)
             words = k.bitcast(digits, i32)
             to.store(i, k.bitcast(words, u32))
@@ -219,56 +227,63 @@ class _FewRows:
         with k.loop(0, COLUMNS, width) as left:
             columns = [left + v * lanes for v in range(vectors)]
             totals = [[k.var(k.zeros(f32, lanes)) for _ in columns] for _ in self.a]
-            with k.loop(0, self.segments) as s, k.either(self.scratch.flags.load(s).eq(0)) as (exact, out):
-                with exact:
-                    self._add_digits(panel, s, columns, totals)
-                with out:
-                    self._add_reals(panel, s, columns, totals)
+            with k.loop(0, self.segments, COARSE) as first:
+                parts = [[k.var(k.zeros(f32, lanes)) for _ in columns] for _ in self.a]
+                with k.loop(first, k.min(first + COARSE, self.segments)) as s:
+                    how = self.scratch.flags.load(s)
+                    with k.when(how.eq(THREE)):
+                        self._add_digits(panel, s, columns, parts, DIGITS - 1)
+                    with k.when(how.eq(FOUR)):
+                        self._add_digits(panel, s, columns, parts, DIGITS)
+                    with k.when(how.eq(REALS)):
+                        self._add_reals(panel, s, columns, parts)
+                for row, part in zip(totals, parts, strict=True):
+                    for total, x in zip(row, part, strict=True):
+                        total.set(total.get() + x.get())
             for r, row in enumerate(totals):
                 for column, total in zip(columns, row, strict=True):
                     self.scratch.sums.store(column + r * COLUMNS, total.get())
 
-    def _add_digits(self, panel: PanelReader, s: Val, columns: list[Val], totals: list[list[Var]]) -> None:
+    def _add_digits(
+        self, panel: PanelReader, s: Val, columns: list[Val], totals: list[list[Var]], digits: int
+    ) -> None:
         k, form, lanes, scratch, rows = self.k, self.form, self.k.lanes, self.scratch, len(self.a)
         known = [scratch.totals.at((s * rows + r) * QUAD) for r in range(rows)]
 
         def first(r: int, d: int) -> Val:
             return k.zeros(i32, lanes) if self.has_zeros else k.splat(known[r].load(d), lanes)
 
-        sums = [[[k.var(first(r, d)) for d in range(DIGITS)] for _ in columns] for r in range(rows)]
+        sums = [[[k.var(first(r, d)) for d in range(digits)] for _ in columns] for r in range(rows)]
         words = form.segment // form.rows
         unroll = next(u for u in (4, 2, 1) if words % u == 0)
 
-        def step(i: Val | int) -> None:
-            quads = []
-            for column in columns:
-                quads.append(form.quads(panel.words(s, i, column, lanes)))
+        def step(i: Val | int, which: range) -> None:
+            quads = [form.quads(panel.words(s, i, column, lanes)) for column in columns]
             for q in range(len(quads[0])):
                 for r in range(rows):
-                    digits = scratch.digits.at(scratch.row * r + s * form.segment).at(i * form.rows + q * QUAD)
-                    for d in range(DIGITS):
-                        x = k.splat(k.bitcast(digits.load(d), i32), lanes)
+                    given = scratch.digits.at(scratch.row * r + s * form.segment).at(i * form.rows + q * QUAD)
+                    for d in which:
+                        x = k.splat(k.bitcast(given.load(d), i32), lanes)
                         for v, _ in enumerate(columns):
                             total = sums[r][v][d]
                             total.set(dot(k, total.get(), x, k.bitcast(quads[v][q], i32), i8, self.codes))
 
-        if words <= 4:
-            for i in range(words):
-                step(i)
-        else:
-            with k.loop(0, words, unroll) as i:
-                for u in range(unroll):
-                    step(i + u)
-        ahead = panel.codes.at(s * form.segment_nbytes + AHEAD_NBYTES)
-        for line in range(0, form.segment_nbytes * lanes * len(columns) // COLUMNS, LINE_NBYTES):
-            ahead.prefetch(line, locality=3)
+        for which in [range(digits)] if rows == 1 or digits < DIGITS else [range(digits - 1), range(digits - 1, digits)]:
+            if words <= 4:
+                for i in range(words):
+                    step(i, which)
+            else:
+                with k.loop(0, words, unroll) as i:
+                    for u in range(unroll):
+                        step(i + u, which)
+        panel.prefetch(s, columns[0], lanes * len(columns))
         for v, column in enumerate(columns):
             scale = panel.scale(s, column, lanes)
             zero = panel.zero(s, column, lanes) if self.has_zeros else None
             for r in range(rows):
                 parts = [k.cast(total.get(), f32) for total in sums[r][v]]
                 if zero is not None:
-                    below = [k.splat(known[r].as_type(f32).load(d), lanes) for d in range(DIGITS)]
+                    below = [k.splat(known[r].as_type(f32).load(d), lanes) for d in range(digits)]
                     parts = [k.multiply_add(zero, x, part) for x, part in zip(below, parts, strict=True)]
                 found = parts[-1]
                 for part in reversed(parts[:-1]):
@@ -282,6 +297,7 @@ class _FewRows:
         scales = [panel.scale(s, column, lanes) for column in columns]
         zeros = [panel.zero(s, column, lanes) for column in columns]
         left = self.depth - s * form.segment
+        sums = [[k.var(k.zeros(f32, lanes)) for _ in columns] for _ in self.a]
         with k.loop(0, k.min(left + (form.rows - 1), form.segment) // form.rows) as i:
             words = [panel.words(s, i, column, lanes) for column in columns]
             for t in range(form.rows):
@@ -289,5 +305,8 @@ class _FewRows:
                 given = [k.splat(a.load(s * form.segment + at, mask=at < left), lanes) for a in self.a]
                 for v, word in enumerate(words):
                     w = (k.cast(form.code(k, word, t), f32) - zeros[v]) * scales[v]
-                    for x, row in zip(given, totals, strict=True):
+                    for x, row in zip(given, sums, strict=True):
                         row[v].set(k.multiply_add(x, w, row[v]))
+        for row, found in zip(totals, sums, strict=True):
+            for total, x in zip(row, found, strict=True):
+                total.set(total.get() + x.get())
