@@ -31,6 +31,7 @@ from sardonyx.optimize.fusions import (
     sibling_convs,
     space_to_depth,
     transposes,
+    weight_only,
 )
 from sardonyx.optimize.report import Report
 from sardonyx.optimize.spelling import activation as spelled_activation
@@ -214,10 +215,11 @@ CONTRIB = (
 """Fusions into onnxruntime's own operators, for models that are saved in its spelling."""
 
 INTEGERS = (
-    "MultiplyIntegers", "MultiplyIntegersAdd", "ConvolveIntegers", "FoldRealZeroPoints", "FoldDequantize",
-    "RemoveDeadCode",
+    "MultiplyIntegers", "MultiplyIntegersAdd", "ConvolveIntegers", "GatherQuantized", "FoldRealZeroPoints",
+    "FoldDequantize", "RemoveDeadCode",
 )  # fmt: skip
-"""For providers with integer kernels: integer products; other constants are dequantized once."""
+"""For providers with integer kernels: integer products, and rows of quantized tables; other constants are dequantized
+once, or read as they are by products."""
 
 IMAGES = ("JoinConvs", "JoinDepthwiseConvs", "ConvolveBeforeResize")
 """For providers with channels along vector lanes, and with convolutions that add to their output."""
@@ -325,6 +327,7 @@ _MODULES = (
     spelled_matmul,
     spelled_norm,
     transposes,
+    weight_only,
 )
 
 

@@ -18,7 +18,6 @@ from sardonyx.ir.quantized import Quantized
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ops import registry
 from sardonyx.optimize.fusion import Fusion, fusion, require
-from sardonyx.optimize.fusions.affine import constant
 from sardonyx.optimize.manager import Log, optimization
 from sardonyx.optimize.pattern import Match, attribute
 from sardonyx.records import Record
@@ -187,32 +186,3 @@ def _dequantized(node: Node, q: Tensor, out: Value) -> Tensor:
         zero, axis = inputs[2] if len(inputs) > 2 else None, attribute(node, "axis") % len(q.shape)
         known = Quantized(q, scale, zero, axis, attribute(node, "block_size"))
     return Tensor(dtype, q.shape, compute, name=out.name, view=compute, quantized=known)
-
-
-@fusion
-class FoldRealZeroPoints(Fusion):
-    """(DequantizeLinear(w) - z) * s in blocks along rows, of constants  ->  a constant, computed on first use."""
-
-    def pattern(self, op: Any, w: Any, one: Any, z: Any, s: Any, apart: Any, whole: Any) -> Any:
-        return op.Reshape((op.Reshape(op.DequantizeLinear(w, one), apart) - z) * s, whole)
-
-    def rewrite(self, op: Builder, m: Match) -> Any:
-        w, z, s, apart, whole = (constant(v, "an operand") for v in (m.w, m.z, m.s, m.apart, m.whole))
-        require(m.one.is_scalar_const and m.one.item() == 1, "the integers are scaled", m.one)
-        require(w.dtype.is_integer and w.dtype.bits <= 8 and len(w.shape) == 2, "no matrix of small integers", m.w)
-        require(len(s.shape) == 3 and s.shape == z.shape and s.shape[2] == 1, "no number for each block", m.s)
-        n, blocks, _ = s.shape
-        require(w.shape[0] == n and w.shape[1] % blocks == 0, "the blocks do not divide the rows", m.w)
-        block, dtype = w.shape[1] // blocks, s.dtype
-        shape = list(w.shape)
-        require(whole.numpy().tolist() == shape, "the result has another shape", m.whole)
-        require(apart.numpy().tolist() == [n, blocks, block], "the rows are cut in another way", m.apart)
-
-        def compute() -> Any:
-            codes = w.peek().astype(np.float32).reshape(n, blocks, block)
-            found = (codes - z.peek().astype(np.float32)) * s.peek().astype(np.float32)
-            return np.asarray(found.reshape(shape), dtype.numpy, order="C")
-
-        scale, zero = (t.seen_as(t.dtype, (n, blocks)) for t in (s, z))
-        known = Quantized(w, scale, zero, 1, block)
-        return op.const(Tensor(dtype, w.shape, compute, name=m.w.name, view=compute, quantized=known))
