@@ -190,8 +190,12 @@ def _as_stored(data: Content, offset: int, dtype: DType, shape: tuple[int, ...])
 
 def _unpack(packed: Array, dtype: DType, n: int) -> Array:
     """Sub-byte elements, least significant bits first, one numpy element each."""
-    bits = np.unpackbits(packed, bitorder="little")[: n * dtype.bits].reshape(n, dtype.bits)
-    codes = np.packbits(bits, axis=1, bitorder="little").reshape(n)
+    if 8 % dtype.bits:
+        bits = np.unpackbits(packed, bitorder="little")[: n * dtype.bits].reshape(n, dtype.bits)
+        codes = np.packbits(bits, axis=1, bitorder="little").reshape(n)
+    else:
+        shifts = np.arange(0, 8, dtype.bits, dtype=np.uint8)
+        codes = ((packed[:, None] >> shifts) & np.uint8(2**dtype.bits - 1)).reshape(-1)[:n]
     if dtype.kind == "int":
         spare = 8 - dtype.bits
         return (codes << spare).view(np.int8).__rshift__(spare).astype(dtype.numpy)

@@ -316,10 +316,13 @@ def weight(p: Problem, analysis: Analysis) -> Weight:
     form = BlockFormat(
         bits, is_signed, segment, source.block // segment, known.scale.dtype, zero_type, 0 if zero_type else offset
     )
-    return Weight(
-        form, _codes(source, form, k, n, isa), _factors(p, source, known.scale, blocks, isa),
-        None if zero is None or zero_type is None else _zeros(source, zero, zero_type, offset, n, blocks), blocks,
+    held = (
+        _codes(source, form, k, n, isa), _factors(p, source, known.scale, blocks, isa),
+        None if zero is None or zero_type is None else _zeros(source, zero, zero_type, offset, n, blocks),
     )  # fmt: skip
+    codes, scales, zeros = (None if s is None else analysis.panels.setdefault(s.key, s) for s in held)
+    assert codes is not None and scales is not None
+    return Weight(form, codes, scales, zeros, blocks)
 
 
 def _shift(dtype: DType, is_signed: bool) -> int:
@@ -335,16 +338,17 @@ def _segment(block: int, k: int) -> int:
     return next(size for size in range(MAX_SEGMENT, 0, -UNIT) if block % size == 0)
 
 
-def _factors(p: Problem, source: _Source, tensor: Tensor, blocks: int, isa: Isa) -> Storage:
+def _factors(p: Problem, source: _Source, tensor: Tensor, blocks: int, isa: Isa) -> Packed:
     """Scales in panels."""
     first, row, column = source.factors
     given = Storage("constant", tensor.dtype, tensor.size, p.b.storage.value, tensor)
     made = replace(p, batch=(), k=blocks, b=Matrix(given, first, (), row, column))
     _, found = packed_b(made, tensor.dtype, COLUMNS, isa)
+    assert isinstance(found.storage, Packed)
     return found.storage
 
 
-def _zeros(source: _Source, tensor: Tensor, dtype: DType, offset: int, n: int, blocks: int) -> Storage:
+def _zeros(source: _Source, tensor: Tensor, dtype: DType, offset: int, n: int, blocks: int) -> Packed:
     """Zero points in panels, those of integers as codes."""
     panels = -(-n // COLUMNS)
     elements = panels * blocks * COLUMNS
@@ -362,7 +366,7 @@ def _zeros(source: _Source, tensor: Tensor, dtype: DType, offset: int, n: int, b
     return Packed("constant", dtype, elements, key=key, make=make)
 
 
-def _codes(source: _Source, form: BlockFormat, k: int, n: int, isa: Isa) -> Storage:
+def _codes(source: _Source, form: BlockFormat, k: int, n: int, isa: Isa) -> Packed:
     q, (first, row, column) = source.known.q, source.codes
     tensor = _bytes(q)
     spec = pack_codes(form=form, bits=q.dtype.bits, flip=_flip(q.dtype, form), unit=_unit(q.dtype.bits, source.codes))
