@@ -120,7 +120,7 @@ class Tensor:
 
         def fetch() -> np.ndarray[Any, Any]:
             shifts, mask = np.arange(0, 8, dtype.bits, dtype=np.uint8), np.uint8(2**dtype.bits - 1)
-            codes = (self.peek().reshape(-1)[:, None] >> shifts) & mask
+            codes: np.ndarray[Any, Any] = (self.peek().reshape(-1)[:, None] >> shifts) & mask
             return codes.reshape(-1)[: shapes.count(shape)].astype(dtype.numpy).reshape(shape)
 
         packed = self.seen_as(self.dtype, (self.nbytes,))

@@ -139,8 +139,8 @@ def entry(scanned: Scanned, settings: Any) -> Entry | None:
 
 
 def _is_own(tensor: Tensor, own: dict[str, Tensor]) -> bool:
-    """Whether a constant of the graph is an initializer of the model, perhaps under another shape: the same bytes of the
-    same file."""
+    """Whether a constant of the graph is an initializer of the model, perhaps under another shape: the same bytes of
+    the same file."""
     return tensor.origin is not None and tensor.name in own and own[tensor.name].origin == tensor.origin
 
 

@@ -59,8 +59,11 @@ class Case:
         return output
 
     def _nbits(self) -> Any:
-        rng, n, k, block = self.rng, self.n, self.k, self.block = self.rng, self.n, self.k, int(
-            self.rng.choice([b for b in BLOCKS if b & (b - 1) == 0])
+        rng, n, k, block = self.rng, self.n, self.k, self.block = (
+            self.rng,
+            self.n,
+            self.k,
+            int(self.rng.choice([b for b in BLOCKS if b & (b - 1) == 0])),
         )
         bits, blocks = int(rng.choice([2, 4, 4, 8])), -(-k // block)
         zeros = rng.choice(["none", "packed", "real"])
@@ -336,9 +339,11 @@ def test_reasons() -> None:
     def reasons(q: Any, scale: Any, **attrs: Any) -> str:
         constants = [numpy_helper.from_array(q, "w"), numpy_helper.from_array(scale.astype(np.float32), "s")]
         nodes = [
-            helper.make_node("DequantizeLinear", ["w", "s"], ["d"], **attrs), helper.make_node("MatMul", ["x", "d"], ["y"])
-        ]  # fmt: skip
-        infos = [helper.make_tensor_value_info(v, TensorProto.FLOAT, ["m", d]) for v, d in zip("xy", q.shape, strict=True)]
+            helper.make_node("DequantizeLinear", ["w", "s"], ["d"], **attrs),
+            helper.make_node("MatMul", ["x", "d"], ["y"]),
+        ]
+        sizes = zip("xy", q.shape, strict=True)
+        infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["m", size]) for name, size in sizes]
         graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], constants)
         proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
         session = session_of(proto.SerializeToString())

@@ -117,7 +117,7 @@ def _require_elements(node: Node, value: Value, count: int) -> None:
 
 
 def _order(groups: Value, k: int, block: int) -> Any:
-    """The order of columns in which those of each group are neighbours, if groups are constant and as long as blocks."""
+    """The order of columns in which groups are blocks, if groups are constant and as long as blocks."""
     if not groups.is_const or groups.const is None or groups.const.size < k:
         return None
     given = groups.const.numpy().reshape(-1)[:k]

@@ -68,14 +68,14 @@ class GatherQuantized(Fusion):
         block = attribute(dense, "block_size")
         axis = across if across < along else across - rank
         found = op.Gather(m.w, m.i, axis=along)
-        factors = (m.s, m.z)
+        factors: list[Any] = [m.s, m.z]
         if scale.size > 1 and block:
             require(across != along, "the blocks lie along the gathered axis", m.s)
-            factors = tuple(v if v is None else op.Gather(v, m.i, axis=along) for v in factors)
+            factors = [v if v is None else op.Gather(v, m.i, axis=along) for v in factors]
             attrs["block_size"] = block
         elif scale.size > 1 and across == along:
             require(rank == 2 and along == 0, "there is a scale for each row of no matrix", m.s)
             gathered = (v if v is None else op.Gather(v, m.i, axis=0) for v in factors)
-            factors = tuple(v if v is None else op.Unsqueeze(v, op.const([-1])) for v in gathered)
+            factors = [v if v is None else op.Unsqueeze(v, op.const([-1])) for v in gathered]
             axis, attrs["block_size"] = -1, table.shape[1]
         return op.DequantizeLinear(found, *factors, axis=axis, **attrs)

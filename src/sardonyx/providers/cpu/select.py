@@ -64,9 +64,9 @@ from sardonyx.providers.cpu.kernels.conv import (
 from sardonyx.providers.cpu.kernels.conv import int8_slices as conv_int8_slices
 from sardonyx.providers.cpu.kernels.gemm import (
     amx,
-    blocks,
     blocks_amx,
     blocks_few_rows,
+    blocks_pack,
     blocks_vector,
     contraction,
     int8_slices,
@@ -123,11 +123,9 @@ VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
     Contraction: (
         _product("quantized.gemm_amx", quantized_gemm_amx.steps, quantized_gemm_amx.supports),
         _product("quantized.gemm", quantized_gemm.steps, quantized_gemm.supports),
-        _product(
-            "gemm.blocks_amx", blocks_amx.steps, blocks_amx.supports, pays=blocks_amx.pays, few=_FEW_FOR_BLOCKS
-        ),
-        _product("gemm.blocks_few_rows", blocks_few_rows.steps, blocks.refusal, pays=blocks_few_rows.pays),
-        _product("gemm.blocks_vector", blocks_vector.steps, blocks.refusal, few=_FEW_FOR_BLOCKS),
+        _product("gemm.blocks_amx", blocks_amx.steps, blocks_amx.supports, pays=blocks_amx.pays, few=_FEW_FOR_BLOCKS),
+        _product("gemm.blocks_few_rows", blocks_few_rows.steps, blocks_pack.refusal, pays=blocks_few_rows.pays),
+        _product("gemm.blocks_vector", blocks_vector.steps, blocks_pack.refusal, few=_FEW_FOR_BLOCKS),
         _product("gemm.int8_slices", int8_slices.steps, int8_slices.supports, pays=int8_slices.pays, few=_FEW_ROWS),
         _product("gemm.amx", amx.steps, amx.supports, pays=amx.pays, few=_FEW_ROWS),
         _product("gemm.swapped", swapped.steps, swapped.supports, pays=swapped.pays, few=_FEW_FOR_LANES),

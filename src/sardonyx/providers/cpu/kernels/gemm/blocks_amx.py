@@ -22,9 +22,9 @@ from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, EpilogueArgs, operands_of
 from sardonyx.providers.cpu.kernels.common.matrices import BatchArgs, MatrixArgs, Problem
-from sardonyx.providers.cpu.kernels.gemm import amx, blocks
+from sardonyx.providers.cpu.kernels.gemm import amx, blocks_pack
 from sardonyx.providers.cpu.kernels.gemm.blocks import BlockFormat, BlocksArgs, PanelReader
-from sardonyx.providers.cpu.kernels.gemm.blocks_few_rows import MOST_ROWS
+from sardonyx.providers.cpu.kernels.gemm.blocks_few_rows import most_rows
 from sardonyx.providers.cpu.kernels.gemm.f32_fallback import (
     SCRATCH_NBYTES,
     F32Fallback,
@@ -59,7 +59,7 @@ def terms(p: Problem, analysis: Analysis) -> int:
 def supports(p: Problem, analysis: Analysis) -> Refusal | None:
     if not analysis.isa.amx:
         return Refusal(f"no tiles on {analysis.isa.name}")
-    found = blocks.refusal(p, analysis)
+    found = blocks_pack.refusal(p, analysis)
     known = None if p.weight is None else p.weight.quantized
     if found is None and known is not None and known.zero is not None and known.zero.dtype.is_float:
         return Refusal("zero points are no integers")
@@ -67,7 +67,11 @@ def supports(p: Problem, analysis: Analysis) -> Refusal | None:
 
 
 def pays(p: Problem, analysis: Analysis) -> Refusal | None:
-    limits = (("rows", p.m, MOST_ROWS + 1), ("columns", p.n, amx.LEAST_COLUMNS), ("depth", p.k, amx.LEAST_DEPTH))
+    limits = (
+        ("rows", p.m, most_rows(p, analysis) + 1),
+        ("columns", p.n, amx.LEAST_COLUMNS),
+        ("depth", p.k, amx.LEAST_DEPTH),
+    )
     small = [f"{size} {name}" for name, size, low in limits if isinstance(size, int) and size < low]
     return Refusal(f"too small for tiles: {', '.join(small)}") if small else None
 
@@ -75,7 +79,7 @@ def pays(p: Problem, analysis: Analysis) -> Refusal | None:
 def steps(p: Problem, analysis: Analysis) -> list[Step]:
     count = terms(p, analysis)
     made, p = [y.storage for y in p.outputs], amx.with_packed_panels(p, analysis)
-    epilogue, blocking, b = Epilogue.of(p), Blocking.of(count * 2, p.k, analysis.isa), blocks.weight(p, analysis)
+    epilogue, blocking, b = Epilogue.of(p), Blocking.of(count * 2, p.k, analysis.isa), blocks_pack.weight(p, analysis)
     before, a = split_a(p, count, analysis)
     packed = analysis.packed_operands.get(p.a.storage)
     a_dtype = p.a.dtype if packed is None or a is not packed.tiled else None
@@ -226,16 +230,16 @@ class _MacroProduct:
             return (pair >> 4) * (B_STEP // 2) + (pair & (HALF - 1)) * HALF
 
         for side in range(2):
-            value = _values(k, form, reader.zero_code(s, side * HALF, HALF))
+            row_of = _values(k, form, reader.zero_code(s, side * HALF, HALF))
             if form.segment % STEP:
                 empty = k.select(before > 0, k.const(0), k.const(size))
                 with k.loop(empty, empty + STEP // 4) as pair:
                     words.store(place(pair) + side * (TILE // 2), k.zeros(u32, HALF))
             with k.loop(0, form.segment // form.rows) as i:
                 given = reader.words(s, i, side * HALF, HALF)
-                for pair in range(pairs):
-                    at = place(before + i * pairs + pair) + side * (TILE // 2)
-                    words.store(at, value(given, _shift(form, pair)))
+                for number in range(pairs):
+                    at = place(before + i * pairs + number) + side * (TILE // 2)
+                    words.store(at, row_of(given, _shift(form, number)))
 
     def _multiply(self, segment: Val, s: Val, tile: Val) -> None:
         """The products of a segment with 16 rows, stored to one of the two places."""
@@ -260,8 +264,8 @@ class _MacroProduct:
         if self.each == 1:
             step(0)
         else:
-            with k.loop(0, k.min(self.each, self.steps - first)) as t:
-                step(t)
+            with k.loop(0, k.min(self.each, self.steps - first)) as number:
+                step(number)
         to = self._stage(s)
         for t in SUMS:
             tiles.store(t, to.at(t * HALF), PANEL * 4)

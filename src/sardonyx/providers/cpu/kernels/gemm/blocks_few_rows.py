@@ -15,28 +15,28 @@ Lanes are columns. A panel is passed once for several rows, as many as leave the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sardonyx.dtypes import DType
-from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, operands_of
 from sardonyx.providers.cpu.kernels.common.matrices import BatchArgs, Problem
-from sardonyx.providers.cpu.kernels.gemm import blocks
+from sardonyx.providers.cpu.kernels.gemm import blocks_pack
 from sardonyx.providers.cpu.kernels.gemm.blocks import COLUMNS, PLACES, QUAD, BlockFormat, BlocksGemmArgs, PanelReader
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_a
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.quantized.byte_dot import dot
 from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.language.values import Buf, Val, Var, f32, i8, i32, u8, u32
+from sardonyx.providers.cpu.language.values import Buf, Val, Var, f32, i8, i16, i32, u8, u32
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES, Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
-from sardonyx.providers.cpu.program.steps import SizeRange, Step
+from sardonyx.providers.cpu.program.steps import Ref, SizeRange, Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
 DIGITS = 4
 COARSE = 8
 """Segments that are summed from zero: their sums are added to those of the segments before."""
-MOST_ROWS = 8
-"""Rows up to which the weight, unpacked once for each few rows, is read faster than it is decoded for all."""
 UNEVEN, SPREAD = 4.0, 2.0**12
 """How much larger than the mean of the others, zeros excepted, the power of two below the largest number of a segment
 may be for three digits, and the number itself for four, which keep 18 bits of that mean."""
@@ -52,26 +52,36 @@ _ROUNDING = 0x0080_8080
 _ONES = 0x0101_0101
 
 
+def most_rows(p: Problem, analysis: Analysis) -> int:
+    """Rows up to which the weight, unpacked once for each few rows, takes less time than if it is decoded for all."""
+    isa, known = analysis.isa, None if p.weight is None else p.weight.quantized
+    if isa.amx:
+        return 8
+    if isa.byte_dot:
+        return 16
+    return 4 if known is not None and known.q.dtype.bits <= 4 and not isa.is_baseline else 1
+
+
 def pays(p: Problem, analysis: Analysis) -> Refusal | None:
     if not isinstance(p.m, int):
         return Refusal("rows may be many")
-    return Refusal(f"{p.m} rows: decoding pays") if p.m > MOST_ROWS else None
+    return Refusal(f"{p.m} rows: decoding pays") if p.m > most_rows(p, analysis) else None
 
 
 def few_rows(p: Problem, analysis: Analysis) -> SizeRange | None:
     """How many rows are few, where only the run tells."""
-    return None if isinstance(p.m, int) else SizeRange(p.m, most=MOST_ROWS)
+    return None if isinstance(p.m, int) else SizeRange(p.m, most=most_rows(p, analysis))
 
 
 def steps(p: Problem, analysis: Analysis) -> list[Step]:
-    isa, epilogue, b = analysis.isa, Epilogue.of(p), blocks.weight(p, analysis)
+    isa, epilogue, b = analysis.isa, Epilogue.of(p), blocks_pack.weight(p, analysis)
     before, a = packed_a(p, p.a.dtype, isa)
     rows = 1 if p.m == 1 else _most_rows(isa)
     spec = multiply_few_rows(a_dtype=p.a.dtype, form=b.form, epilogue=epilogue, rows=rows)
-    args = BlocksGemmArgs(
+    args = BlocksGemmArgs[Ref, Known](
         a.operand, b.operand, BatchArgs(p.batch), p.m, p.n, p.k, operands_of(p.extra, p.outputs), 0
     )  # fmt: skip
-    scratch = _Scratch.nbytes(b.form, rows, int(p.k))  # type: ignore[arg-type]
+    scratch = _Scratch.nbytes(b.form, rows, int(p.k))
     why = f"up to {rows} row{'s'[: rows - 1]} at a time in int8 digits: {b.text}"
     return [*before, Step(spec, flat(args=args), epilogue.writes, p.nodes, scratch, p.flops, b.nbytes, why)]
 
@@ -244,9 +254,7 @@ class _FewRows:
                 for column, total in zip(columns, row, strict=True):
                     self.scratch.sums.store(column + r * COLUMNS, total.get())
 
-    def _add_digits(
-        self, panel: PanelReader, s: Val, columns: list[Val], totals: list[list[Var]], digits: int
-    ) -> None:
+    def _add_digits(self, panel: PanelReader, s: Val, columns: list[Val], totals: list[list[Var]], digits: int) -> None:
         k, form, lanes, scratch, rows = self.k, self.form, self.k.lanes, self.scratch, len(self.a)
         known = [scratch.totals.at((s * rows + r) * QUAD) for r in range(rows)]
 
@@ -259,19 +267,20 @@ class _FewRows:
 
         def step(i: Val | int, which: range) -> None:
             quads = [form.quads(panel.words(s, i, column, lanes)) for column in columns]
-            for q in range(len(quads[0])):
-                for r in range(rows):
-                    given = scratch.digits.at(scratch.row * r + s * form.segment).at(i * form.rows + q * QUAD)
-                    for d in which:
-                        x = k.splat(k.bitcast(given.load(d), i32), lanes)
-                        for v, _ in enumerate(columns):
-                            total = sums[r][v][d]
-                            total.set(dot(k, total.get(), x, k.bitcast(quads[v][q], i32), i8, self.codes))
+            for r in range(rows):
+                given = scratch.digits.at(scratch.row * r + s * form.segment).at(i * form.rows)
+                for d in which:
+                    xs = [k.splat(k.bitcast(given.load(q * QUAD + d), i32), lanes) for q in range(len(quads[0]))]
+                    for v, own in enumerate(quads):
+                        total = sums[r][v][d]
+                        total.set(_dots(k, form, total.get(), xs, [k.bitcast(quad, i32) for quad in own], self.codes))
 
-        for which in [range(digits)] if rows == 1 or digits < DIGITS else [range(digits - 1), range(digits - 1, digits)]:
-            if words <= 4:
-                for i in range(words):
-                    step(i, which)
+        last = digits - 1 if rows > 1 and digits == DIGITS else 0
+        """Digits that are summed before the others, where there are more sums than registers."""
+        for which in (range(last), range(last, digits)) if last else (range(digits),):
+            if words <= unroll:
+                for number in range(words):
+                    step(number, which)
             else:
                 with k.loop(0, words, unroll) as i:
                     for u in range(unroll):
@@ -304,9 +313,33 @@ class _FewRows:
                 at = i * form.rows + t
                 given = [k.splat(a.load(s * form.segment + at, mask=at < left), lanes) for a in self.a]
                 for v, word in enumerate(words):
-                    w = (k.cast(form.code(k, word, t), f32) - zeros[v]) * scales[v]
+                    w = (form.real_code(k, word, t) - zeros[v]) * scales[v]
                     for x, row in zip(given, sums, strict=True):
                         row[v].set(k.multiply_add(x, w, row[v]))
-        for row, found in zip(totals, sums, strict=True):
-            for total, x in zip(row, found, strict=True):
-                total.set(total.get() + x.get())
+        for totals_of_row, row in zip(totals, sums, strict=True):
+            for total, found in zip(totals_of_row, row, strict=True):
+                total.set(total.get() + found.get())
+
+
+_PAIRS_OF_BYTES = {16: "llvm.x86.avx512.pmaddubs.w.512", 8: "llvm.x86.avx2.pmadd.ub.sw"}
+_PAIRS_OF_WORDS = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.wd"}
+
+
+def _dots(
+    k: Kernel, form: BlockFormat, total: Val, digits: Sequence[Val], quads: Sequence[Val], codes: DType
+) -> Val:  # fmt: skip
+    """``total`` plus the dot products of quads of digits and of codes.
+
+    x86 chips without VNNI add pairs of byte products in 16 bits: those with codes of 4 bits fit.
+    """
+    isa, lanes = k.isa, total.lanes
+    if form.bits > 4 or isa.byte_dot or isa.is_emulated or isa.name not in ("avx512", "avx2"):
+        for x, quad in zip(digits, quads, strict=True):
+            total = dot(k, total, x, quad, i8, codes)
+        return total
+    pairs = [
+        k.intrinsic(_PAIRS_OF_BYTES[lanes], [k.bitcast(quad, i8), k.bitcast(x, i8)], i16, 2 * lanes)
+        for x, quad in zip(digits, quads, strict=True)
+    ]
+    ones = k.const(1, i16, 2 * lanes)
+    return total + k.intrinsic(_PAIRS_OF_WORDS[lanes], [pairs[0] + pairs[1], ones], i32, lanes)
