@@ -56,8 +56,8 @@ def weight_only(m: int, n: int, k: int, bits: int, block: int) -> Case:
     }  # fmt: skip
     return Case(
         f"{bits}-bit weight, blocks of {block}, {m}x{n}x{k}",
-        f"d = DequantizeLinear<axis = 0, block_size = {block}>(w, s, z) y = MatMul(x, d)", {"x": normal(m, k)}, constants,
-        flops=2.0 * m * n * k, has_limit=False,
+        f"d = DequantizeLinear<axis = 0, block_size = {block}>(w, s, z) y = MatMul(x, d)",
+        {"x": normal(m, k)}, constants, flops=2.0 * m * n * k, has_limit=False,
     )  # fmt: skip
 
 

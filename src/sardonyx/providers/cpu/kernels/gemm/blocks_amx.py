@@ -1,7 +1,8 @@
 """Products of many rows with a weight in blocks (``gemm.blocks``), on AMX tiles.
 
 A code minus its zero point is exact in one bf16 term. Only A is split (``split.bf16``), so three terms take three
-products, not six. The sums of a segment are scaled, in f32, when they are added to those before.
+products, not six. (Minus a real zero point, it takes as many terms as A.) The sums of a segment are scaled, in f32,
+when they are added to those before.
 
 **Blocking.** A K-block of a panel of B, of up to ``KC_STEPS`` steps of 32 rows, is unpacked into 16 KiB of scratch
 memory, in L1, and multiplied with all row panels of a macro-tile: 65 cycles a step, where one row panel and three terms
@@ -34,8 +35,18 @@ from sardonyx.providers.cpu.kernels.gemm.f32_fallback import (
 from sardonyx.providers.cpu.kernels.gemm.macro_tile import MICRO_TILE, Blocking, MacroTile, MacroTiles
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import TileEpilogue
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, STEP, TILE, TiledArgs, split_a, step_elements
-from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import SUMS, TILES, A, B
+from sardonyx.providers.cpu.kernels.split.bf16 import (
+    HALF,
+    PANEL,
+    STEP,
+    TILE,
+    TiledArgs,
+    split_a,
+    split_terms,
+    step_elements,
+    vnni_pairs,
+)
+from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import PRODUCTS, SUMS, TILES, A, B
 from sardonyx.providers.cpu.language.amx import Tiles
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
@@ -59,11 +70,7 @@ def terms(p: Problem, analysis: Analysis) -> int:
 def supports(p: Problem, analysis: Analysis) -> Refusal | None:
     if not analysis.isa.amx:
         return Refusal(f"no tiles on {analysis.isa.name}")
-    found = blocks_pack.refusal(p, analysis)
-    known = None if p.weight is None else p.weight.quantized
-    if found is None and known is not None and known.zero is not None and known.zero.dtype.is_float:
-        return Refusal("zero points are no integers")
-    return found
+    return blocks_pack.refusal(p, analysis)
 
 
 def pays(p: Problem, analysis: Analysis) -> Refusal | None:
@@ -89,12 +96,28 @@ def steps(p: Problem, analysis: Analysis) -> list[Step]:
         a.operand, source, b.operand, BatchArgs(p.batch), p.m, p.n, p.k, blocking.rows, blocking.columns,
         operands_of(p.extra, p.outputs),
     )  # fmt: skip
-    why = f"{analysis.precision}: {count} product{'s'[: count - 1]} of bf16 terms on tiles: {b.text}"
+    number = len(_pairs(count, _b_terms(b.form, count)))
+    why = f"{analysis.precision}: {number} product{'s'[: number - 1]} of bf16 terms on tiles: {b.text}"
     if a_dtype is None:
         why += "; A packed by its producer"
     why += "".join(f"; {analysis.packed_operands[s].description}" for s in made if s in analysis.packed_operands)
-    scratch = SCRATCH_NBYTES + KC_STEPS * B_STEP * bf16.itemsize + blocking.scratch_nbytes(1, 1)
+    scratch = SCRATCH_NBYTES + _k_block_nbytes(b.form, count) + blocking.scratch_nbytes(1, 1)
     return [*before, Step(spec, flat(args=args), epilogue.writes, p.nodes, scratch, p.flops, b.nbytes, why)]
+
+
+def _b_terms(form: BlockFormat, terms: int) -> int:
+    """The bf16 terms of B."""
+    return terms if form.zero is not None and form.zero.is_float else 1
+
+
+def _pairs(terms: int, b_terms: int) -> tuple[tuple[int, int], ...]:
+    """Which terms of A and B are multiplied, small ones first."""
+    return PRODUCTS[terms] if b_terms > 1 else tuple((p, 0) for p in reversed(range(terms)))
+
+
+def _k_block_nbytes(form: BlockFormat, terms: int) -> int:
+    """Scratch bytes of a K-block of B: at least a segment."""
+    return max(KC_STEPS, -(-form.segment // STEP) * _b_terms(form, terms)) * B_STEP * bf16.itemsize
 
 
 class BlocksAmxArgs(Arguments[M, N]):
@@ -140,7 +163,7 @@ def multiply_blocks_amx(
     macros = MacroTiles(
         k, None, row_panels, column_panels, args.macro_rows, args.macro_columns, count=args.batch.count(k)
     )  # fmt: skip
-    scratch = _Scratch(k)
+    scratch = _Scratch(k, _k_block_nbytes(form, terms))
     with macros.each() as macro:
         product = _MacroProduct(k, tiles, args, form, epilogue, terms, scratch, macro)
         product.multiply()
@@ -151,10 +174,10 @@ def multiply_blocks_amx(
 class _Scratch:
     """Scratch memory: for the f32 fallback, a K-block of B in tiles, two places for sums of tiles, and the sums."""
 
-    def __init__(self, k: Kernel) -> None:
+    def __init__(self, k: Kernel, k_block_nbytes: int) -> None:
         self.fallback = k.scratch(f32)
         self.b = k.scratch(bf16, SCRATCH_NBYTES)
-        self.sums = k.scratch(f32, SCRATCH_NBYTES + KC_STEPS * B_STEP * bf16.itemsize)
+        self.sums = k.scratch(f32, SCRATCH_NBYTES + k_block_nbytes)
         """A micro-tile for the sums of two segments of half a micro-tile, then those of the macro-tile."""
         self.held = k.var(-1)
 
@@ -173,7 +196,10 @@ class _MacroProduct:
         self.segments, self.steps = ceil_div(args.depth, form.segment), ceil_div(args.depth, STEP)
         self.each = -(-form.segment // STEP)
         """Steps that a segment touches."""
-        self.many = max(KC_STEPS // self.each, 1)
+        self.b_terms = _b_terms(form, terms)
+        self.b_step = self.b_terms * B_STEP
+        """bf16 elements of a step of B."""
+        self.many = max(KC_STEPS // (self.each * self.b_terms), 1)
         """Segments of a K-block."""
         self.epilogue = TileEpilogue(k, epilogue, args.epilogue.at(batch), args.n, (), terms)
         source = args.a_source
@@ -195,7 +221,7 @@ class _MacroProduct:
         with k.loop(0, self.segments, self.many) as first, k.loop(0, macro.columns) as c:
             count, reader = k.min(self.many, self.segments - first), self._reader(macro.column + c)
             with k.loop(0, count) as s:
-                self._unpack(reader, first + s, self.scratch.b.at(s * (self.each * B_STEP)))
+                self._unpack(reader, first + s, self.scratch.b.at(s * (self.each * self.b_step)))
             with k.loop(0, halves) as half:
                 slot = macro.slot(half >> 1, c) + (half & 1) * (MICRO_TILE // 2)
                 with k.loop(0, count) as s:
@@ -219,7 +245,7 @@ class _MacroProduct:
     # -- one segment
 
     def _unpack(self, reader: PanelReader, s: Val, to: Buf) -> None:
-        """A segment as rows of tiles [step][side][pair of rows][16 columns][2]."""
+        """A segment as rows of tiles [step][term][side][pair of rows][16 columns][2]."""
         k, form = self.k, self.form
         size, pairs = form.segment // 2, form.rows // 2
         words = to.as_type(u32)
@@ -227,37 +253,44 @@ class _MacroProduct:
         """Pairs of the first step that belong to the segment before."""
 
         def place(pair: Val) -> Val:
-            return (pair >> 4) * (B_STEP // 2) + (pair & (HALF - 1)) * HALF
+            return (pair >> 4) * (self.b_step // 2) + (pair & (HALF - 1)) * HALF
 
         for side in range(2):
-            row_of = _values(k, form, reader.zero_code(s, side * HALF, HALF))
+            if form.zero is not None and form.zero.is_float:
+                rows_of = _real_values(k, form, reader.zero(s, side * HALF, HALF), self.b_terms)
+            else:
+                rows_of = _values(k, form, reader.zero_code(s, side * HALF, HALF))
             if form.segment % STEP:
                 empty = k.select(before > 0, k.const(0), k.const(size))
                 with k.loop(empty, empty + STEP // 4) as pair:
-                    words.store(place(pair) + side * (TILE // 2), k.zeros(u32, HALF))
+                    for term in range(self.b_terms):
+                        words.store(place(pair) + (term * 2 + side) * (TILE // 2), k.zeros(u32, HALF))
             with k.loop(0, form.segment // form.rows) as i:
                 given = reader.words(s, i, side * HALF, HALF)
                 for number in range(pairs):
                     at = place(before + i * pairs + number) + side * (TILE // 2)
-                    words.store(at, row_of(given, _shift(form, number)))
+                    for term, row in enumerate(rows_of(given, _shift(form, number))):
+                        words.store(at + term * TILE, row)
 
     def _multiply(self, segment: Val, s: Val, tile: Val) -> None:
         """The products of a segment with 16 rows, stored to one of the two places."""
         k, tiles, form, size = self.k, self.tiles, self.form, step_elements(self.terms)
         first = segment * form.segment // STEP
         a = self.a.memory.at(((tile >> 1) * self.steps + first) * size + (tile & 1) * TILE)
-        b = self.scratch.b.at(s * (self.each * B_STEP))
+        b = self.scratch.b.at(s * (self.each * self.b_step))
         for t in SUMS:
             tiles.zero(t)
 
         def step(t: Val | int) -> None:
-            held, last = -1, 0
-            for term in reversed(range(self.terms)):
-                tiles.load(A, a.at(t * size + term * 2 * TILE), is_non_temporal=True)
+            held_a, held_b, last = -1, -1, 0
+            for p, q in _pairs(self.terms, self.b_terms):
                 for side in (last, 1 - last):
-                    if held != side:
-                        tiles.load(B, b.at(t * B_STEP + side * TILE))
-                        held = side
+                    if held_a != p:
+                        tiles.load(A, a.at(t * size + p * 2 * TILE), is_non_temporal=True)
+                        held_a = p
+                    if held_b != q * 2 + side:
+                        held_b = q * 2 + side
+                        tiles.load(B, b.at(t * self.b_step + held_b * TILE))
                     tiles.dot_bf16(SUMS[side], A, B)
                     last = side
 
@@ -301,7 +334,7 @@ def _shift(form: BlockFormat, pair: int) -> int:
     return (0, 8, 4, 12)[pair] if form.bits == 4 else (0, 8)[pair]
 
 
-def _values(k: Kernel, form: BlockFormat, zero: Val) -> Callable[[Val, int], Val]:
+def _values(k: Kernel, form: BlockFormat, zero: Val) -> Callable[[Val, int], list[Val]]:
     """What makes rows of tiles of words: the values, in bf16, of the pairs of codes after a shift."""
     mask = (1 << form.bits) - 1
     if form.bits == 4 and not k.isa.is_emulated:
@@ -309,18 +342,30 @@ def _values(k: Kernel, form: BlockFormat, zero: Val) -> Callable[[Val, int], Val
         table = k.table(list(heads), u16).load(0, PANEL)
         to_middle = k.bitcast((MIDDLE - zero) * 0x0001_0001, u16)
 
-        def looked_up(words: Val, shift: int) -> Val:
+        def looked_up(words: Val, shift: int) -> list[Val]:
             at = k.bitcast((words >> shift) & (mask * 0x0001_0001), u16) + to_middle
-            return k.bitcast(k.intrinsic("llvm.x86.avx512.permvar.hi.512", [table, at], u16, PANEL), u32)
+            return [k.bitcast(k.intrinsic("llvm.x86.avx512.permvar.hi.512", [table, at], u16, PANEL), u32)]
 
         return looked_up
 
-    def converted(words: Val, shift: int) -> Val:
+    def converted(words: Val, shift: int) -> list[Val]:
         halves = [k.bitcast((words >> at) & mask, i32) - zero for at in (shift, shift + 16)]
         low, high = (k.bitcast(k.cast(value, f32), u32) for value in halves)
-        return (low >> 16) | (high & 0xFFFF_0000)
+        return [vnni_pairs(low, high)]
 
     return converted
+
+
+def _real_values(k: Kernel, form: BlockFormat, zero: Val, terms: int) -> Callable[[Val, int], list[Val]]:
+    """The same for real zero points: the rows of each term."""
+    mask = (1 << form.bits) - 1
+
+    def split(words: Val, shift: int) -> list[Val]:
+        halves = [k.cast(k.bitcast((words >> at) & mask, i32), f32) - zero for at in (shift, shift + 16)]
+        sides = (split_terms(k, value, terms) for value in halves)
+        return [vnni_pairs(even, odd) for even, odd in zip(*sides, strict=True)]
+
+    return split
 
 
 def bf16_bits(number: int) -> int:

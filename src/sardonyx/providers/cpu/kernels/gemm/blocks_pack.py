@@ -90,7 +90,12 @@ class _Source(Record):
 def refusal(p: Problem, analysis: Analysis) -> Refusal | None:
     """Why B is not a weight in blocks that kernels read as one."""
     found = _source(p)
-    return found if isinstance(found, Refusal) else None
+    if isinstance(found, Refusal):
+        return found
+    factors = found.known.scale, *(() if found.known.zero is None else (found.known.zero,))
+    if not all(np.isfinite(t.peek().astype(np.float32, copy=False)).all() for t in factors if t.dtype.is_float):
+        return Refusal("scales or zero points are not finite")
+    return None
 
 
 def _source(p: Problem) -> _Source | Refusal:
