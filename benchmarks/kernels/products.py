@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
 from benchmarks.kernels.case import Case, fixed, integers, normal
@@ -45,8 +46,24 @@ def quantized_product(m: int, n: int, k: int, dtype: type) -> Case:
     )  # fmt: skip
 
 
+def weight_only(m: int, n: int, k: int, bits: int, block: int) -> Case:
+    """A weight of integers with a scale and a zero point for each block."""
+    high = 1 << bits
+    kind = ml_dtypes.uint4 if bits == 4 else np.uint8
+    constants = {
+        "w": integers(0, high, k, n, dtype=kind), "z": integers(0, high, k // block, n, dtype=kind),
+        "s": normal(k // block, n, scale=0.01),
+    }  # fmt: skip
+    return Case(
+        f"{bits}-bit weight, blocks of {block}, {m}x{n}x{k}",
+        f"d = DequantizeLinear<axis = 0, block_size = {block}>(w, s, z) y = MatMul(x, d)",
+        {"x": normal(m, k)}, constants, flops=2.0 * m * n * k, has_limit=False,
+    )  # fmt: skip
+
+
 GEMM = (*(product(*size) for size in SIZES), *(product_gelu(*size) for size in SIZES[:4]))
 QUANTIZED = (
     *(integer_product(*size) for size in BYTE_SIZES),
+    *(weight_only(*size, bits, block) for size in BYTE_SIZES for bits, block in ((4, 32), (4, 128), (8, 32))),
     *(quantized_product(*size, dtype) for size in BYTE_SIZES for dtype in (np.uint8, np.int8)),
 )

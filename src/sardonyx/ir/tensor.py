@@ -7,7 +7,7 @@ refers to it: kernels pack most weights once, and they can be read from the file
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import numpy as np
@@ -17,6 +17,9 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import shape as shapes
 from sardonyx.ir.types import TensorType
 
+if TYPE_CHECKING:
+    from sardonyx.ir.quantized import Quantized
+
 CACHED_NBYTES = 1 << 16
 """Largest constant of a file that stays in memory after it was read."""
 
@@ -24,7 +27,9 @@ CACHED_NBYTES = 1 << 16
 class Tensor:
     """A constant: its type is known, its elements are fetched on demand."""
 
-    __slots__ = ("_array", "_fetch", "_is_cheap", "_seen", "_view", "dtype", "name", "origin", "shape")
+    __slots__ = (
+        "_array", "_fetch", "_is_cheap", "_seen", "_view", "dtype", "name", "origin", "packed", "quantized", "shape",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -36,11 +41,17 @@ class Tensor:
         origin: object = None,
         view: Callable[[], np.ndarray[Any, Any]] | None = None,
         is_cheap: bool = False,
+        packed: Tensor | None = None,
+        quantized: Quantized | None = None,
     ) -> None:
         """``view`` returns the elements without caching them. If ``is_cheap``, ``fetch`` may be called again."""
         self.dtype, self.shape, self.name = dtype, shape, name
         self.origin = origin
         """File and position of the bytes; None for a constant that was computed or is small."""
+        self.packed = packed
+        """The bytes of elements of fewer than 8 bits, as ONNX packs them, where they exist as a tensor of u8."""
+        self.quantized = quantized
+        """What a constant of reals is computed from, where kernels may read that in its place."""
         self._fetch, self._view, self._is_cheap = fetch, view, is_cheap
         self._array: np.ndarray[Any, Any] | None = None
         self._seen: ref[np.ndarray[Any, Any]] | None = None
@@ -91,6 +102,29 @@ class Tensor:
     def peek(self) -> np.ndarray[Any, Any]:
         """The elements for a single use, perhaps unaligned; nothing is cached."""
         return self._view() if self._view is not None and not self.is_loaded else self.numpy()
+
+    def seen_as(self, dtype: DType, shape: tuple[int, ...]) -> Tensor:
+        """The same bytes under another shape, and bytes as the unsigned numbers of 2 or 4 bits that are packed in them.
+
+        A constant of a file is still known by its place there.
+        """
+        if (self.dtype, self.shape) == (dtype, shape):
+            return self
+        if dtype is self.dtype:
+            view = None if self._view is None else lambda: self.peek().reshape(shape)
+            return Tensor(
+                dtype, shape, lambda: self.peek().astype(dtype.numpy, order="C", copy=False).reshape(shape),
+                name=self.name, origin=self.origin, view=view, is_cheap=self._is_cheap, packed=self.packed,
+            )  # fmt: skip
+        assert self.dtype is dtypes.u8 and dtype.kind == "uint" and dtype.nbytes(shapes.count(shape)) == self.nbytes
+
+        def fetch() -> np.ndarray[Any, Any]:
+            shifts, mask = np.arange(0, 8, dtype.bits, dtype=np.uint8), np.uint8(2**dtype.bits - 1)
+            codes: np.ndarray[Any, Any] = (self.peek().reshape(-1)[:, None] >> shifts) & mask
+            return codes.reshape(-1)[: shapes.count(shape)].astype(dtype.numpy).reshape(shape)
+
+        packed = self.seen_as(self.dtype, (self.nbytes,))
+        return Tensor(dtype, shape, fetch, name=self.name, origin=self.origin, is_cheap=True, packed=packed)
 
     def span_in(self, files: Mapping[object, int]) -> tuple[int, ...] | None:
         """Which of a model's files has the elements in the form in which they are used, and where, offset first; None

@@ -86,7 +86,17 @@ class Payloads:
             return _inline(proto, dtype, shape, where)
         is_stored_as_used = fetch.func is from_raw and dtype.bits % 8 == 0 and sys.byteorder == "little"
         view = partial(_as_stored, *fetch.args) if is_stored_as_used else None
-        return Tensor(dtype, shape, fetch, name=proto.name, origin=origin, view=view, is_cheap=is_stored_as_used)
+        packed = None
+        if fetch.func is from_raw and dtype.bits < 8 and dtype.kind in ("int", "uint"):
+            nbytes = (dtype.nbytes(count(shape)),)
+            of_bytes = (*fetch.args[:2], dtypes.u8, nbytes)
+            packed = Tensor(
+                dtypes.u8, nbytes, partial(from_raw, *of_bytes), name=proto.name, origin=origin,
+                view=partial(_as_stored, *of_bytes), is_cheap=True,
+            )  # fmt: skip
+        return Tensor(
+            dtype, shape, fetch, name=proto.name, origin=origin, view=view, is_cheap=is_stored_as_used, packed=packed
+        )
 
     def sparse(self, proto: onnx.SparseTensorProto, where: str) -> Tensor:
         """A sparse constant as a dense tensor, converted when it is first read."""
@@ -180,8 +190,12 @@ def _as_stored(data: Content, offset: int, dtype: DType, shape: tuple[int, ...])
 
 def _unpack(packed: Array, dtype: DType, n: int) -> Array:
     """Sub-byte elements, least significant bits first, one numpy element each."""
-    bits = np.unpackbits(packed, bitorder="little")[: n * dtype.bits].reshape(n, dtype.bits)
-    codes = np.packbits(bits, axis=1, bitorder="little").reshape(n)
+    if 8 % dtype.bits:
+        bits = np.unpackbits(packed, bitorder="little")[: n * dtype.bits].reshape(n, dtype.bits)
+        codes = np.packbits(bits, axis=1, bitorder="little").reshape(n)
+    else:
+        shifts = np.arange(0, 8, dtype.bits, dtype=np.uint8)
+        codes = ((packed[:, None] >> shifts) & np.uint8(2**dtype.bits - 1)).reshape(-1)[:n]
     if dtype.kind == "int":
         spare = 8 - dtype.bits
         return (codes << spare).view(np.int8).__rshift__(spare).astype(dtype.numpy)

@@ -32,6 +32,7 @@ from sardonyx.optimize.fusions import (
     sibling_convs,
     space_to_depth,
     transposes,
+    weight_only,
 )
 from sardonyx.optimize.report import Report
 from sardonyx.optimize.spelling import activation as spelled_activation
@@ -225,12 +226,14 @@ INTEGERS = (
     "MultiplyIntegers",
     "MultiplyIntegersAdd",
     "ConvolveIntegers",
+    "GatherQuantized",
+    "FoldRealZeroPoints",
     "ReportRealProducts",
     "FoldDequantize",
     "RemoveDeadCode",
 )
 """For providers with integer kernels: integers are rearranged and multiplied as such; other constants are dequantized
-once."""
+once, or read as they are by products."""
 
 IMAGES = ("JoinConvs", "JoinDepthwiseConvs", "ConvolveBeforeResize")
 """For providers with channels along vector lanes, and with convolutions that add to their output."""
@@ -339,6 +342,7 @@ _MODULES = (
     spelled_matmul,
     spelled_norm,
     transposes,
+    weight_only,
 )
 
 

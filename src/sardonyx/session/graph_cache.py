@@ -19,7 +19,7 @@ from typing import Any
 
 import onnx
 
-from sardonyx import entries, fingerprint, folders, knobs
+from sardonyx import dtypes, entries, fingerprint, folders, knobs
 from sardonyx.errors import SardonyxError
 from sardonyx.files import SourceFile, identity_of
 from sardonyx.folders import PrivateFolder
@@ -72,7 +72,11 @@ class Entry:
         told = json.loads(entry.head)
         entries.check_body(entry, bytes.fromhex(told["graph"]))
         own = self._opened.initializers()
-        model = load(entry.body, infer=False, initializers={k: own[v] for k, v in told["own"].items()})
+        kept = {
+            name: own[of].seen_as(dtypes.of_name(dtype), tuple(shape))
+            for name, (of, dtype, shape) in told["own"].items()
+        }
+        model = load(entry.body, infer=False, initializers=kept)
         report = Report([Rewrite(n, tuple(o), w) for n, o, w in told["rewrites"]])
         report.declined = [Declined(*row) for row in told["declined"]]
         stated = [from_proto(onnx.TypeProto.FromString(base64.b64decode(t))) for t in told["stated"]]
@@ -83,14 +87,14 @@ class Entry:
         graph, own = prepared.model.graph, self._opened.initializers()
         names = Names(graph)
         proto = model_to_proto(prepared.model, weights=False)
-        references: dict[str, str] = {}
+        references: dict[str, tuple[str, str, tuple[int, ...]]] = {}
         made = [v for v in graph.initializers.values() if v.const is not None and not _is_own(v.const, own)]
         if sum(v.const.nbytes for v in made if v.const is not None) > MAX_NBYTES:
             return
         for value in graph.initializers.values():
             assert value.const is not None
             if _is_own(value.const, own):
-                references[names(value)] = value.const.name
+                references[names(value)] = value.const.name, value.const.dtype.name, value.const.shape
                 stand_in = proto.graph.initializer.add(name=names(value), data_type=value.const.dtype.onnx)
                 stand_in.dims.extend(value.const.shape)
             else:
@@ -135,7 +139,8 @@ def entry(scanned: Scanned, settings: Any) -> Entry | None:
 
 
 def _is_own(tensor: Tensor, own: dict[str, Tensor]) -> bool:
-    """Whether a constant of the graph is an unchanged initializer of the model: the same bytes of the same file."""
+    """Whether a constant of the graph is an initializer of the model, perhaps under another shape: the same bytes of
+    the same file."""
     return tensor.origin is not None and tensor.name in own and own[tensor.name].origin == tensor.origin
 
 

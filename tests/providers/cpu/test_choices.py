@@ -27,6 +27,8 @@ HEAD = '<ir_version: 10, opset_import: ["" : 23]>'
 TEXTS = {
     "product": "g (float[50, 130] x, float[130, 70] w) => (float[50, 70] y) { z = MatMul(x, w) y = Relu(z) }",
     "rows of a run": "g (float[n, 128] x, float[128, 96] w) => (float[n, 96] y) { y = MatMul(x, w) }",
+    "weight in blocks": """g (float[n, 128] x, float[128, 160] w, float[4, 160] w2) => (float[n, 160] y)
+        { q = Cast<to = 3>(w) d = DequantizeLinear<axis = 0, block_size = 32>(q, w2) z = MatMul(x, d) y = Relu(z) }""",
     "attention": """g (float[2, 2, 9, 32] q, float[2, 2, 20, 32] k, float[2, 2, 20, 32] v) => (float[2, 2, 9, 32] y)
         { y = Attention(q, k, v) }""",
     "pointwise": """g (float[1, 96, 7, 9] x, float[64, 96, 1, 1] w) => (float[1, 64, 4, 5] y)
@@ -120,11 +122,12 @@ def test_forced_variants_give_the_same_answers(
 REACHED = {
     "sapphirerapids": {
         "attention.amx", "attention.vector", "gemm.amx", "gemm.int8_slices", "gemm.vector", "conv.int8_slices",
+        "gemm.blocks_amx", "gemm.blocks_few_rows",
         "conv.on_tiles", "conv.direct", "conv.nhwc", "conv.im2col",
     },
     "skylake-avx512": {
         "conv.stem", "conv.dot_product", "conv.winograd_nhwc", "conv.winograd_nchw", "conv.nhwc", "conv.depthwise_nhwc",
-        "conv.strided_windows", "gemm.swapped", "image.grid_sample_nhwc", "image.grid_sample",
+        "conv.strided_windows", "gemm.swapped", "gemm.blocks_vector", "image.grid_sample_nhwc", "image.grid_sample",
         "conv.depthwise_nchw", "conv.pointwise_nchw", "conv.im2col", "conv.direct", "image.pool_nhwc",
         "image.pool_nchw", "loops.interleave", "loops.copy", "loops.loop",
     },

@@ -38,28 +38,13 @@ NF4 = (
 )  # fmt: skip
 
 
-def fields(packed: Any, bits: int) -> Any:
-    """The numbers packed in an array of bytes, low bits first, along the last axis."""
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    values = (packed[..., None] >> shifts) & np.uint8(2**bits - 1)
-    return values.reshape(*packed.shape[:-1], -1)
-
-
 def unpack(op: Builder, packed: Value, bits: int, rows: int, *, narrow: bool) -> Any:
     """(rows, numbers) from bytes in any shape that starts with ``rows``; ``narrow``: as a constant of ``bits`` bits."""
     if narrow:
         tensor = packed.const
         assert tensor is not None
-        dtype = dtypes.of_name(UNSIGNED[bits])
         size = tensor.size * 8 // bits
-        return op.const(
-            Tensor(
-                dtype,
-                (rows, size // rows),
-                lambda: fields(tensor.numpy().reshape(rows, -1), bits).astype(dtype.numpy),
-                name=packed.name,
-            )
-        )
+        return op.const(tensor.seen_as(dtypes.of_name(UNSIGNED[bits]), (rows, size // rows)))
     flat = op.Reshape(packed, op.const([rows, -1]))
     if bits == 8:
         return flat
@@ -68,9 +53,19 @@ def unpack(op: Builder, packed: Value, bits: int, rows: int, *, narrow: bool) ->
     return op.Reshape(op.BitwiseAnd(shifted, op.const(np.uint8(2**bits - 1))), op.const([rows, -1]))
 
 
+def shaped(op: Builder, x: Value, shape: list[int]) -> Any:
+    """``x`` under another shape; a constant stays one."""
+    if x.const is not None and x.is_const and x.const.size == np.prod(shape, dtype=np.int64):
+        return op.const(x.const.seen_as(x.const.dtype, tuple(shape)))
+    return op.Reshape(x, op.const(shape))
+
+
 @expand("MatMulNBits", domain=MICROSOFT)
 def mat_mul_n_bits(op: Builder, node: Node) -> Any:
-    """A W', where W of N rows and K columns is given in blocks along K; zero points default to half the range."""
+    """A W', where W of N rows and K columns is given in blocks along K; zero points default to half the range.
+
+    Constant groups of one block each are blocks of the permuted W, with the columns of A permuted as well.
+    """
     a, packed, scales, zeros, groups, bias = (node.input(i) for i in range(6))
     n, k, block = (required_attribute(node, name) for name in ("N", "K", "block_size"))
     bits = node.attrs.get("bits", 4)
@@ -78,29 +73,65 @@ def mat_mul_n_bits(op: Builder, node: Node) -> Any:
         raise refuse(node, f"bits={bits}" if bits not in UNSIGNED else "weight_prepacked")
     if a is None or packed is None or scales is None:
         raise InvalidGraph("A, B and scales are required", where=node.label)
+    if min(n, k, block) < 1 or block * bits % 8:
+        raise InvalidGraph("N, K and block_size are positive, and blocks are whole bytes", where=node.label)
     blocks = -(-k // block)
-    scales = op.Reshape(scales, op.const([n, blocks]))
+    _require_elements(node, packed, n * blocks * block * bits // 8)
+    scales = shaped(op, scales, [n, blocks])
     real_zeros = zeros is not None and zeros.dtype is not dtypes.u8 and zeros.dtype is not None
     narrow = packed.is_const and (zeros is None or real_zeros or zeros.is_const)
+    if zeros is not None:
+        _require_elements(node, zeros, n * (blocks if real_zeros else -(-blocks * bits // 8)))
     weight = unpack(op, packed, bits, n, narrow=narrow)
     if zeros is None:
         kind = dtypes.of_name(UNSIGNED[bits]) if narrow else dtypes.u8
         points: Any = op.const(np.full((n, blocks), 2 ** (bits - 1)).astype(kind.numpy))
     elif real_zeros:
-        points = op.Reshape(zeros, op.const([n, blocks]))
+        points = shaped(op, zeros, [n, blocks])
     else:
         points = slice_axis(op, unpack(op, zeros, bits, n, narrow=narrow), 0, blocks, 1)
+    if groups is not None and (order := _order(groups, k, block)) is not None:
+        groups = None
+        if (order != np.arange(k)).any():
+            whole = np.concatenate([order, np.arange(k, blocks * block)])
+            weight = _permuted(op, weight, whole) if narrow else op.Gather(weight, op.const(whole), axis=1)
+            a = op.Gather(a, op.const(order), axis=-1)
     if groups is not None:
         dense = by_group(op, weight, scales, points, slice_axis(op, groups, 0, k, 0), k)
     elif real_zeros:
-        apart = op.Reshape(op.CastLike(weight, scales), op.const([n, blocks, block]))
-        points, steps = (op.Unsqueeze(v, op.const([2])) for v in (points, scales))
-        dense = op.Reshape(op.Mul(op.Sub(apart, points), steps), op.const([n, -1]))
+        codes = op.DequantizeLinear(weight, like(op, 1.0, scales)) if narrow else op.CastLike(weight, scales)
+        apart = op.Reshape(codes, op.const([n, blocks, block]))
+        points, steps = (shaped(op, v, [n, blocks, 1]) for v in (points, scales))
+        dense = op.Reshape(op.Mul(op.Sub(apart, points), steps), op.const([n, blocks * block]))
     else:
         dense = op.DequantizeLinear(weight, scales, points, axis=1, block_size=block)
     if blocks * block != k and groups is None:
         dense = slice_axis(op, dense, 0, k, 1)
     return sum_given(op, op.MatMul(a, op.Transpose(dense, perm=[1, 0])), bias)
+
+
+def _require_elements(node: Node, value: Value, count: int) -> None:
+    if value.is_const and value.const is not None and value.const.size != count:
+        raise InvalidGraph(f"{value.name!r} does not fit N, K and block_size", where=node.label, expected=count,
+                           got=value.const.size)  # fmt: skip
+
+
+def _order(groups: Value, k: int, block: int) -> Any:
+    """The order of columns in which groups are blocks, if groups are constant and as long as blocks."""
+    if not groups.is_const or groups.const is None or groups.const.size < k:
+        return None
+    given = groups.const.numpy().reshape(-1)[:k]
+    order = np.argsort(given, kind="stable")
+    return order if np.array_equal(given[order], np.arange(k) // block) else None
+
+
+def _permuted(op: Builder, weight: Value, order: Any) -> Any:
+    """A constant with its columns in another order."""
+    tensor = weight.const
+    assert tensor is not None
+    return op.const(
+        Tensor(tensor.dtype, tensor.shape, lambda: np.ascontiguousarray(tensor.peek()[:, order]), name=tensor.name)
+    )
 
 
 def by_group(op: Builder, weight: Value, scales: Value, points: Value, groups: Value, k: int) -> Any:
@@ -138,7 +169,7 @@ def gather_block_quantized(op: Builder, node: Node) -> Any:
         required_input(node, 2),
         node.input(3),
     )
-    rank, index_rank = rank_of(node, 0), rank_of(node, 1)
+    rank = rank_of(node, 0)
     along, across = (node.attrs.get(name, d) % rank for name, d in (("gather_axis", 0), ("quantize_axis", 1)))
     block = node.attrs.get("block_size", 128)
     bits = node.attrs.get("bits", 4)
@@ -162,10 +193,10 @@ def gather_block_quantized(op: Builder, node: Node) -> Any:
     if along == across:
         y = gathered(op.DequantizeLinear(numbers(data), scales, zeros, axis=across, block_size=block))
     else:
-        axis = across if across < along else across + index_rank - 1
+        axis = across if across < along else across - rank
         points = None if zeros is None else gathered(zeros)
         y = op.DequantizeLinear(numbers(gathered(data)), gathered(scales), points, axis=axis, block_size=block)
-    after = list(range(index_rank, index_rank + rank - 1 - along))
+    after = list(range(along + 1 - rank, 0))
     return op.Where(op.Unsqueeze(inside, op.const(after)) if after else inside, y, like(op, 0.0, scales))
 
 

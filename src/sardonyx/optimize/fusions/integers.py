@@ -1,7 +1,8 @@
 """Rewrites products of dequantized values to products of integers, for providers with integer kernels.
 
 Both operands are an integer (q - z) times a scale, so their product is an exact integer product times the product of
-the scales. Remaining DequantizeLinear of constants are computed on first use.
+the scales. Remaining DequantizeLinear of constants are computed on first use; what they are computed from stays known
+(``Tensor.quantized``), so that products read weights in their quantized form.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.ir.quantized import Quantized
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ops import registry
 from sardonyx.optimize.fusion import Fusion, fusion, require
@@ -237,4 +239,8 @@ def _dequantized(node: Node, q: Tensor, out: Value) -> Tensor:
         found = meaning.numpy(*(None if t is None else t.peek() for t in inputs), **attrs)
         return np.asarray(found, dtype.numpy, order="C")
 
-    return Tensor(dtype, q.shape, compute, name=out.name, view=compute)
+    known, scale = None, inputs[1]
+    if scale is not None and q.dtype.is_integer and q.dtype.bits <= 8 and q.shape:
+        zero, axis = inputs[2] if len(inputs) > 2 else None, attribute(node, "axis") % len(q.shape)
+        known = Quantized(q, scale, zero, axis, attribute(node, "block_size"))
+    return Tensor(dtype, q.shape, compute, name=out.name, view=compute, quantized=known)

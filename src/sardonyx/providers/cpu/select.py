@@ -63,7 +63,16 @@ from sardonyx.providers.cpu.kernels.conv import (
     winograd_nhwc,
 )
 from sardonyx.providers.cpu.kernels.conv import int8_slices as conv_int8_slices
-from sardonyx.providers.cpu.kernels.gemm import amx, contraction, int8_slices, swapped
+from sardonyx.providers.cpu.kernels.gemm import (
+    amx,
+    blocks_amx,
+    blocks_few_rows,
+    blocks_pack,
+    blocks_vector,
+    contraction,
+    int8_slices,
+    swapped,
+)
 from sardonyx.providers.cpu.kernels.gemm.contraction import problem_of
 from sardonyx.providers.cpu.kernels.image import grid_sample, grid_sample_nhwc, pool_nchw, pool_nhwc, resize, roi_align
 from sardonyx.providers.cpu.kernels.index import cumulative_sum, gather, nms, nonzero, scatter, top_k, unique
@@ -98,6 +107,9 @@ def _product(name: str, steps: Callable[[Problem, Analysis], list[Step]], suppor
 _FEW_ROWS = FewSizes(
     lambda group, analysis: contraction.few_rows(problem_of(group, analysis), analysis), ("gemm.vector",)
 )
+_FEW_FOR_BLOCKS = FewSizes(
+    lambda group, analysis: blocks_few_rows.few_rows(problem_of(group, analysis), analysis), ("gemm.blocks_few_rows",)
+)
 _FEW_OUTPUTS = FewSizes(im2col.few_output_sizes, ("conv.dot_product", "conv.winograd_nhwc", "conv.nhwc", "conv.im2col"))
 _FEW_FOR_LANES = FewSizes(
     lambda group, analysis: swapped.few_rows(problem_of(group, analysis), analysis), ("gemm.vector",)
@@ -115,6 +127,9 @@ VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
         _product("quantized.gemm_amx_pipelined", gemm_amx_pipelined.steps, gemm_amx_pipelined.supports),
         _product("quantized.gemm_amx", quantized_gemm_amx.steps, quantized_gemm_amx.supports),
         _product("quantized.gemm", quantized_gemm.steps, quantized_gemm.supports),
+        _product("gemm.blocks_amx", blocks_amx.steps, blocks_amx.supports, pays=blocks_amx.pays, few=_FEW_FOR_BLOCKS),
+        _product("gemm.blocks_few_rows", blocks_few_rows.steps, blocks_pack.refusal, pays=blocks_few_rows.pays),
+        _product("gemm.blocks_vector", blocks_vector.steps, blocks_pack.refusal, few=_FEW_FOR_BLOCKS),
         _product("gemm.int8_slices", int8_slices.steps, int8_slices.supports, pays=int8_slices.pays, few=_FEW_ROWS),
         _product("gemm.amx", amx.steps, amx.supports, pays=amx.pays, few=_FEW_ROWS),
         _product("gemm.swapped", swapped.steps, swapped.supports, pays=swapped.pays, few=_FEW_FOR_LANES),

@@ -6,6 +6,8 @@ import numpy as np
 
 from tests.providers.cpu.empty.case import TILES, Case
 
+WEIGHT = np.random.default_rng(0).integers(-128, 128, (128, 160)).astype(np.int8)
+
 
 def _bytes(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).integers(-99, 100, shape).astype(np.int8)
@@ -22,6 +24,10 @@ PRODUCTS = {
     "matmul, both fed": Case(
         "y = MatMul(x, w)", "float[n,m,k] x, float[n,k,j] w", "float[a,b,c] y", {"n": 2, "m": 17, "k": 40, "j": 33},
         precisions=TILES,
+    ),
+    "matmul of a weight in blocks": Case(
+        "d = DequantizeLinear<axis = 0, block_size = 32>(w, s) y = MatMul(x, d)", "float[n,m,128] x",
+        "float[a,b,c] y", {"n": 2, "m": 9}, {"w": WEIGHT, "s": (4, 160)}, precisions=TILES,
     ),
     "matmul of vectors": Case("y = MatMul(x, w)", "float[k] x, float[k] w", "float y", {"k": 9}),
     "matmul of f16": Case(

@@ -18,7 +18,7 @@ from sardonyx.lower import views
 from sardonyx.lower.groups import Attention, Contraction, Group, Loop, Storage, View
 from sardonyx.providers.cpu.kernels.common.matrices import Problem
 from sardonyx.providers.cpu.kernels.gemm import amx as gemm_amx
-from sardonyx.providers.cpu.kernels.gemm import int8_slices
+from sardonyx.providers.cpu.kernels.gemm import blocks_amx, int8_slices
 from sardonyx.providers.cpu.kernels.gemm.contraction import problem_of
 from sardonyx.providers.cpu.kernels.loops import loop
 from sardonyx.providers.cpu.kernels.split.bf16 import PANEL, STEP, PackedOperand, TiledOperand, step_elements
@@ -54,9 +54,11 @@ class _TileProduct(Record):
     @staticmethod
     def of(group: Contraction, analysis: Analysis) -> _TileProduct | None:
         choice, p = analysis.choices[id(group)], problem_of(group, analysis)
-        if choice.name not in ("gemm.amx", "gemm.int8_slices"):
+        terms_of = {"gemm.amx": gemm_amx.terms, "gemm.blocks_amx": blocks_amx.terms, "gemm.int8_slices": None}
+        if choice.name not in terms_of:
             return None
-        terms = gemm_amx.terms(p, analysis) if choice.name == "gemm.amx" else None
+        count = terms_of[choice.name]
+        terms = None if count is None else count(p, analysis)
         return _TileProduct(p, terms, None if choice.few is None else choice.few[0])
 
 
