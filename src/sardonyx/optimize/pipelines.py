@@ -29,6 +29,7 @@ from sardonyx.optimize.fusions import (
     reshapes,
     rotary,
     sibling_convs,
+    slice_assignment,
     space_to_depth,
     transposes,
 )
@@ -70,6 +71,7 @@ POINTWISE = (
 )
 MOVEMENT = (
     "FuseSpaceToDepth",
+    "FuseSliceAssignment",
     "FuseSlices",
     "FuseGatherUnsqueeze",
     "FoldGatherND",
@@ -313,6 +315,7 @@ _MODULES = (
     rotary,
     shapes,
     sibling_convs,
+    slice_assignment,
     space_to_depth,
     spelled_activation,
     spelled_attention,
