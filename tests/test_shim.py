@@ -128,7 +128,7 @@ def test_it_must_come_first(tmp_path: Path) -> None:
 
 def test_importing_is_light() -> None:
     program = (
-        "import sys, sardonyx; sardonyx.SessionOptions, sardonyx.OrtValue; "
+        "import sys, sardonyx, sardonyx.capi._pybind_state; sardonyx.SessionOptions, sardonyx.OrtValue; "
         "print([m for m in ('onnx', 'ml_dtypes', 'llvmlite', 'torch') if m in sys.modules])"
     )
     done = subprocess.run(

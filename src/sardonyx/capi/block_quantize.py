@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, NotImplemented
-from sardonyx.normalize.microsoft.blockwise import FP4, NF4
 
 Array = np.ndarray[Any, Any]
 F32 = np.float32
@@ -101,11 +100,15 @@ def quantize_matmul_bnb4(dst: Array, src: Array, absmax: Array, block: int, quan
 
 
 def _nearest_nf4(x: Array) -> Array:
+    from sardonyx.normalize.microsoft.blockwise import NF4
+
     table = np.array(NF4, F32)
     return np.searchsorted((table[1:] + table[:-1]) / 2, x, side="left").astype(np.uint8)
 
 
 def _nearest_fp4(x: Array) -> Array:
+    from sardonyx.normalize.microsoft.blockwise import FP4
+
     found = np.argsort(FP4)[np.searchsorted(np.array(FP4_BORDERS, F32), np.abs(x), side="left")].astype(np.uint8)
     return found | np.where(x < 0, 8, 0).astype(np.uint8)
 

@@ -30,6 +30,7 @@ from sardonyx.optimize.fusions import (
     reshapes,
     rotary,
     sibling_convs,
+    slice_assignment,
     space_to_depth,
     transposes,
     weight_only,
@@ -72,6 +73,7 @@ POINTWISE = (
 )
 MOVEMENT = (
     "FuseSpaceToDepth",
+    "FuseSliceAssignment",
     "FuseSlices",
     "FuseGatherUnsqueeze",
     "FoldGatherND",
@@ -333,6 +335,7 @@ _MODULES = (
     rotary,
     shapes,
     sibling_convs,
+    slice_assignment,
     space_to_depth,
     spelled_activation,
     spelled_attention,
