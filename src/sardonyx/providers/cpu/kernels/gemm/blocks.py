@@ -40,7 +40,7 @@ PLACES = (0, 2, 1, 3)
 """The row of a quad that each byte of a word holds."""
 MAX_SEGMENT, UNIT = 128, 16
 """Rows of a segment, at most, and what they are a multiple of. Sums of 128 products of bytes are exact in f32."""
-AHEAD_NBYTES = 2048
+AHEAD_NBYTES = 4096
 """Prefetch distance within the codes of a thread's panels."""
 LEAST_ELEMENTS = 1 << 14
 """Weights with fewer elements are dequantized once: they stay in the caches."""
