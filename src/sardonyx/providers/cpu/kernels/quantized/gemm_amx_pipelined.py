@@ -14,7 +14,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, EpilogueArgs, operands_of
 from sardonyx.providers.cpu.kernels.common.matrices import MatrixArgs, Problem
-from sardonyx.providers.cpu.kernels.gemm.macro_tile import MICRO_TILE, Blocking, MacroTiles, PipelinedEpilogue
+from sardonyx.providers.cpu.kernels.gemm.macro_tile import Blocking, MacroTiles, PipelinedEpilogue
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import TileEpilogue
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
 from sardonyx.providers.cpu.kernels.quantized import gemm_amx
@@ -84,9 +84,7 @@ def _params(a_dtype: DType, epilogue: Epilogue) -> Params:
 
 
 @kernel(_params)
-def gemm_int8_pipelined(
-    k: Kernel, args: Int8PipelinedArgs[Buf, Val], *, a_dtype: DType, epilogue: Epilogue
-) -> None:  # fmt: skip
+def gemm_int8_pipelined(k: Kernel, args: Int8PipelinedArgs[Buf, Val], *, a_dtype: DType, epilogue: Epilogue) -> None:
     """Rows of ``a`` are contiguous and have ``depth`` elements, a multiple of 64."""
     m, n, depth = args.m, args.n, args.depth
     tiles, is_short = Tiles(k), m <= ROWS
@@ -113,6 +111,3 @@ def gemm_int8_pipelined(
                     with branch:
                         micro_tile.add(tops[:count], args.a.row, b, length, ahead, lines, lambda: done.advance(pace))
     tiles.release()
-
-
-assert MICRO_TILE == PANEL * PANEL
