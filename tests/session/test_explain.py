@@ -12,6 +12,9 @@ import pytest
 
 import sardonyx
 from sardonyx.errors import InvalidArgument
+from sardonyx.providers.cpu.codegen.jit import statistics
+from sardonyx.providers.cpu.compile import _kernels_timed
+from sardonyx.providers.cpu.provider import CpuProvider
 
 
 def test_every_step_of_a_model_is_named(root: Path) -> None:
@@ -44,6 +47,15 @@ def test_phases_of_a_start_are_listed_inside_those_that_they_are_part_of(
     kernels = lines.index("kernels")
     assert lines.index("compile") < lines.index("lower") < kernels
     assert lines[kernels + 1 : kernels + 3] == ["written, all threads", "translated by LLVM, all threads"]
+
+
+def test_kernels_count_although_constants_ask_for_others() -> None:
+    """Weights that their layout cannot represent are found while kernels are compiled; another round follows."""
+    provider = CpuProvider()
+    with pytest.raises(OverflowError), _kernels_timed(provider):
+        statistics.translated.append(0.25)
+        raise OverflowError
+    assert provider.seconds["compile/kernels/translated by LLVM, all threads"] >= 0.25
 
 
 def test_other_stages_are_refused(root: Path) -> None:

@@ -30,6 +30,10 @@ STATED = "sardonyx.stated"
 MAX_COPIES = 5_000_000
 """Names that onnx may copy in total: it copies those of the outer graph for every subgraph."""
 
+_FORESTS = frozenset({"TreeEnsembleClassifier", "TreeEnsembleRegressor"})
+_TABLES = "nodes_", "class_", "target_"
+"""How the names of attributes begin that hold trees and weights."""
+
 _HIDDEN = "sardonyx.hidden"
 """The domain of nodes that onnx must not analyse."""
 
@@ -67,7 +71,10 @@ def inferred(proto: onnx.ModelProto, opsets: dict[str, int]) -> tuple[onnx.Model
     constants = [_take_constants(graph) for graph in (proto.graph, *bodies)]
     for v in proto.graph.input:
         _forget_shapes(v.type)
+    tables = list(_take_tables(proto.graph))
     found = _infer(proto)
+    for node, attributes in zip(_forests(found.graph), tables, strict=True):
+        node.attribute.extend(attributes)
     graphs = [found.graph, *(g for node in every_node(found.graph.node) for g in subgraphs(node))]
     for graph, initializers in zip(graphs, constants, strict=True):
         graph.initializer.extend(initializers)
@@ -78,6 +85,20 @@ def inferred(proto: onnx.ModelProto, opsets: dict[str, int]) -> tuple[onnx.Model
     for v, t in zip(found.graph.input, declared, strict=True):
         v.type.CopyFrom(t)
     return found, stated
+
+
+def _forests(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    return (n for n in every_node(graph.node) if n.domain == "ai.onnx.ml" and n.op_type in _FORESTS)
+
+
+def _take_tables(graph: onnx.GraphProto) -> Iterator[list[AttributeProto]]:
+    """Remove the trees of forests, which onnx would copy several times, and of which no type depends."""
+    for node in _forests(graph):
+        tables = [a for a in node.attribute if a.name.startswith(_TABLES)]
+        others = [a for a in node.attribute if not a.name.startswith(_TABLES)]
+        del node.attribute[:]
+        node.attribute.extend(others)
+        yield tables
 
 
 def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -175,10 +175,10 @@ class Weights:
         trees = forest.trees_of_leaves()
         if trees is None:
             return False
-        pairs = np.unique(np.stack([self.leaf, self.target]), axis=1)
-        weighed, count = np.unique(np.stack([trees[pairs[0]], pairs[1]]), axis=1, return_counts=True)
+        leaf, target, _ = _distinct(self.leaf, self.target)
+        tree, target, count = _distinct(trees[leaf], target)
         leaves = np.bincount(trees, minlength=len(forest.roots))
-        return len(np.unique(weighed[1, count == leaves[weighed[0]]])) == self.targets
+        return len(np.unique(target[count == leaves[tree]])) == self.targets
 
     def _table(self, ufunc: np.ufunc, initial: float, dtype: Any) -> tuple[Array, Array]:
         key = (ufunc, np.dtype(dtype))
@@ -189,6 +189,14 @@ class Weights:
             any_[self.leaf, self.target] = True
             self._made = key, table, any_
         return self._made[1:]
+
+
+def _distinct(a: Array, b: Array) -> tuple[Array, Array, Array]:
+    """Pairs without repetition, and how often each occurs. (``np.unique`` of two rows compares them as records.)"""
+    order = np.lexsort((b, a))
+    a, b = a[order], b[order]
+    first = np.flatnonzero(np.r_[True, (a[1:] != a[:-1]) | (b[1:] != b[:-1])][: len(a)])
+    return a[first], b[first], np.diff(np.r_[first, len(a)])
 
 
 class IdentityCache:

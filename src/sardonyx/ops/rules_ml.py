@@ -6,7 +6,7 @@ from sardonyx import dtypes
 from sardonyx.ir import dims
 from sardonyx.ir.graph import Node
 from sardonyx.ir.types import TensorType
-from sardonyx.ops.ml_scores import ML
+from sardonyx.ops.ml_scores import ML, class_labels
 from sardonyx.ops.rules import Content, Result, rule, shaped, tensor
 
 
@@ -15,6 +15,18 @@ def forest(node: Node, content: Content) -> Result:
     """One score for each row and target; a vector is one row."""
     shape, dtype = shaped(node), tensor(node).dtype if node.op_type == "TreeEnsemble" else dtypes.f32
     return [TensorType(dtype, (shape[0] if len(shape) == 2 else 1, node.attrs.get("n_targets", 1)))]
+
+
+@rule("TreeEnsembleClassifier", domain=ML)
+def classes(node: Node, content: Content) -> Result:
+    """A label for each row, and a score for each row and class."""
+    shape = shaped(node)
+    rows = shape[0] if len(shape) == 2 else 1
+    labels = class_labels(node.attrs.get("classlabels_strings"), node.attrs.get("classlabels_int64s"))
+    if labels is None:
+        return None
+    dtype = dtypes.string if labels.dtype == object else dtypes.i64
+    return [TensorType(dtype, (rows,)), TensorType(dtypes.f32, (rows, len(labels)))]
 
 
 @rule("Binarizer", "Imputer", domain=ML)

@@ -100,11 +100,17 @@ def _compiled(
 def _kernels_timed(provider: CpuProvider) -> Iterator[None]:
     """Time the compilation of kernels, and add up what all threads computed for it. Kernels that another session
     compiles at the same time count too."""
-    before = len(statistics.written), len(statistics.translated)
-    with provider.timed("compile/kernels"):
-        yield
-    provider.add_seconds("compile/kernels/written, all threads", sum(statistics.written[before[0] :]))
-    provider.add_seconds("compile/kernels/translated by LLVM, all threads", sum(statistics.translated[before[1] :]))
+    before = [len(found) for found in _computed()]
+    try:
+        with provider.timed("compile/kernels"):
+            yield
+    finally:
+        for what, found, start in zip(("written", "translated by LLVM"), _computed(), before, strict=True):
+            provider.add_seconds(f"compile/kernels/{what}, all threads", sum(found[start:]))
+
+
+def _computed() -> tuple[list[float], list[float]]:
+    return statistics.written, statistics.translated
 
 
 def _unrepresentable(constants: Sequence[Packed], kept: list[Any]) -> Iterator[object]:
