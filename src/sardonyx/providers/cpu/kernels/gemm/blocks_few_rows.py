@@ -1,12 +1,12 @@
 """Products of few rows with a weight in blocks (``gemm.blocks``): the weight is read once, and unpacked in registers.
 
-Each thread cuts rows of A into int8 **digits**: all numbers of a segment share a power of two, and a number is
+Each thread splits rows of A into int8 slices: all numbers of a segment share a power of two, and a number is
 d1 + d2 / 256 + d3 / 65536 + d4 / 2^24 of it, rounded to 31 bits below the largest of the segment. The byte products of
-a segment with the codes are exact in i32. The sums of its digits are combined, the zero point times the sum of the
-digits is subtracted (before the products, where all zero points are one number), and the scale is applied once.
+a segment with the codes are exact in i32. The sums of its slices are combined, the zero point times the sum of the
+slices is subtracted (before the products, where all zero points are one number), and the scale is applied once.
 ``COARSE`` segments are summed from zero.
 
-Three digits are as exact as f32 sums where the numbers of a segment are of one size. Segments whose largest number is
+Three slices are as exact as f32 sums where the numbers of a segment are of one size. Segments whose largest number is
 ``UNEVEN`` times the mean of the others take the fourth, too. Those with infinities, NaN, magnitudes near the ends of
 the float range, or a largest number ``SPREAD`` times that mean, are decoded and multiplied in f32.
 
@@ -34,21 +34,21 @@ from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.steps import Ref, SizeRange, Step
 from sardonyx.providers.cpu.program.variants import Refusal
 
-DIGITS = 4
+SLICES = 4
 COARSE = 8
 """Segments that are summed from zero: their sums are added to those of the segments before."""
 UNEVEN, SPREAD = 4.0, 2.0**12
 """How much larger than the mean of the others, zeros excepted, the power of two below the largest number of a segment
-may be for three digits, and the number itself for four, which keep 18 bits of that mean."""
+may be for three slices, and the number itself for four, which keep 18 bits of that mean."""
 THREE, FOUR, REALS = 0, 1, 2
-"""How a segment is multiplied: in three digits, in four, or in f32."""
+"""How a segment is multiplied: in three slices, in four, or in f32."""
 _ABS, _EXPONENT, _UNIT_EXPONENT = 0x7FFF_FFFF, 0x7F80_0000, 1 << 23
 _MARGIN = 0x0001_8000
-"""Added to the largest number, as bits: the first digit of a number within 1 / 86 of a power of two would overflow."""
+"""Added to the largest number, as bits: the first slice of a number within 1 / 86 of a power of two would overflow."""
 _SMALLEST = (127 - 96) << 23
 _LARGEST = 253 << 23
 _ROUNDING = 0x0080_8080
-"""Makes the lower digits signed: each carries into the next one from 128 on."""
+"""Makes the lower slices signed: each carries into the next one from 128 on."""
 _ONES = 0x0101_0101
 
 
@@ -82,7 +82,7 @@ def steps(p: Problem, analysis: Analysis) -> list[Step]:
         a.operand, b.operand, BatchArgs(p.batch), p.m, p.n, p.k, operands_of(p.extra, p.outputs), 0
     )  # fmt: skip
     scratch = _Scratch.nbytes(b.form, rows, int(p.k))
-    why = f"up to {rows} row{'s'[: rows - 1]} at a time in int8 digits: {b.text}"
+    why = f"up to {rows} row{'s'[: rows - 1]} at a time in int8 slices: {b.text}"
     return [*before, Step(spec, flat(args=args), epilogue.writes, p.nodes, scratch, p.flops, b.nbytes, why)]
 
 
@@ -92,26 +92,26 @@ def _vectors(isa: Isa) -> int:
 
 
 def _most_rows(isa: Isa) -> int:
-    """Rows whose sums, ``DIGITS`` for each vector, fit the registers."""
+    """Rows whose sums, ``SLICES`` for each vector, fit the registers."""
     return 2 if isa.registers < 32 or isa.name == "neon" else 4
 
 
 class _Scratch:
-    """Scratch memory: the digits of some rows, what is known of their segments, and the sums of a panel.
+    """Scratch memory: the slices of some rows, what is known of their segments, and the sums of a panel.
 
-    Digits are words of four rows along k, in the order of codes: [row][k / 4][digit, or padding][4 bytes].
+    Slices are words of four rows along k, in the order of codes: [row][k / 4][slice, or padding][4 bytes].
     """
 
     def __init__(self, k: Kernel, form: BlockFormat, rows: int, segments: Val) -> None:
         self.row = segments * form.segment
         """Words of a row."""
-        self.digits = k.scratch(u32)
+        self.slices = k.scratch(u32)
         at = self.row * (rows * 4)
         self.totals = k.scratch(i32, at)
-        """For each segment and row, minus the sums of the digits: times the zero point, if it is the same for all."""
+        """For each segment and row, minus the sums of the slices: times the zero point, if it is the same for all."""
         at = at + segments * (rows * 16)
         self.units = k.scratch(f32, at)
-        """For each segment and row, what the first digit counts."""
+        """For each segment and row, what the first slice counts."""
         at = at + segments * (rows * 4)
         self.flags = k.scratch(i32, at)
         """For each segment, how its products are computed: as the most exact of its rows needs."""
@@ -156,7 +156,7 @@ def multiply_few_rows(
 
 
 class _FewRows:
-    """Some rows of A, as digits."""
+    """Some rows of A, as slices."""
 
     def __init__(
         self, k: Kernel, form: BlockFormat, scratch: _Scratch, a: list[Buf], depth: Val, segments: Val
@@ -168,10 +168,10 @@ class _FewRows:
         if k.isa.name == "neon":
             self.codes = i8
 
-    # -- digits
+    # -- slices
 
     def cut(self) -> None:
-        """Cut the rows into digits."""
+        """Split the rows into slices."""
         k, size = self.k, self.form.segment
         with k.loop(0, self.segments) as s:
             for r, row in enumerate(self.a):
@@ -202,19 +202,19 @@ class _FewRows:
         how = k.select(is_out, k.const(REALS, i32), k.cast(is_uneven, i32) * FOUR)
         scratch.flags.store(s, how if r == 0 else k.max(how, scratch.flags.load(s)))
         bits = k.select(is_uneven, k.const(0, u32), k.const(8, u32))
-        """Bits of the fourth digit, if it is left out: the third is then rounded to even, since ties are frequent."""
+        """Bits of the fourth slice, if it is left out: the third is then rounded to even, since ties are frequent."""
         up = k.splat(k.bitcast((127 + 30 + 127) * _UNIT_EXPONENT - bits * _UNIT_EXPONENT - power, f32), lanes)
         shift = k.splat(k.bitcast(bits, i32), lanes)
         place = s * len(self.a) + r
         scratch.units.store(place, k.bitcast(power - 6 * _UNIT_EXPONENT, f32))
         sums = k.var(k.zeros(i32, lanes))
-        to = scratch.digits.at(scratch.row * r + s * size)
+        to = scratch.slices.at(scratch.row * r + s * size)
         order = [16 * (j // 16) + 4 * PLACES[j % 4] + 3 - j % 16 // 4 for j in range(lanes * 4)]
         ones = k.const(_ONES, i32, lanes)
         with k.loop(0, size, lanes) as i:
             number = k.to_i32(k.rint(load(i) * up)) << shift
-            digits = k.bitcast((number + _ROUNDING) ^ _ROUNDING, u8).shuffle(order)
-            words = k.bitcast(digits, i32)
+            slices = k.bitcast((number + _ROUNDING) ^ _ROUNDING, u8).shuffle(order)
+            words = k.bitcast(slices, i32)
             to.store(i, k.bitcast(words, u32))
             sums.set(dot(k, sums.get(), words, ones, i8, self.codes))
         found = sums.get()
@@ -242,9 +242,9 @@ class _FewRows:
                 with k.loop(first, k.min(first + COARSE, self.segments)) as s:
                     how = self.scratch.flags.load(s)
                     with k.when(how.eq(THREE)):
-                        self._add_digits(panel, s, columns, parts, DIGITS - 1)
+                        self._add_slices(panel, s, columns, parts, SLICES - 1)
                     with k.when(how.eq(FOUR)):
-                        self._add_digits(panel, s, columns, parts, DIGITS)
+                        self._add_slices(panel, s, columns, parts, SLICES)
                     with k.when(how.eq(REALS)):
                         self._add_reals(panel, s, columns, parts)
                 for row, part in zip(totals, parts, strict=True):
@@ -254,30 +254,30 @@ class _FewRows:
                 for column, total in zip(columns, row, strict=True):
                     self.scratch.sums.store(column + r * COLUMNS, total.get())
 
-    def _add_digits(self, panel: PanelReader, s: Val, columns: list[Val], totals: list[list[Var]], digits: int) -> None:
+    def _add_slices(self, panel: PanelReader, s: Val, columns: list[Val], totals: list[list[Var]], slices: int) -> None:
         k, form, lanes, scratch, rows = self.k, self.form, self.k.lanes, self.scratch, len(self.a)
         known = [scratch.totals.at((s * rows + r) * QUAD) for r in range(rows)]
 
         def first(r: int, d: int) -> Val:
             return k.zeros(i32, lanes) if self.has_zeros else k.splat(known[r].load(d), lanes)
 
-        sums = [[[k.var(first(r, d)) for d in range(digits)] for _ in columns] for r in range(rows)]
+        sums = [[[k.var(first(r, d)) for d in range(slices)] for _ in columns] for r in range(rows)]
         words = form.segment // form.rows
         unroll = next(u for u in (4, 2, 1) if words % u == 0)
 
         def step(i: Val | int, which: range) -> None:
             quads = [form.quads(panel.words(s, i, column, lanes)) for column in columns]
             for r in range(rows):
-                given = scratch.digits.at(scratch.row * r + s * form.segment).at(i * form.rows)
+                given = scratch.slices.at(scratch.row * r + s * form.segment).at(i * form.rows)
                 for d in which:
                     xs = [k.splat(k.bitcast(given.load(q * QUAD + d), i32), lanes) for q in range(len(quads[0]))]
                     for v, own in enumerate(quads):
                         total = sums[r][v][d]
                         total.set(_dots(k, form, total.get(), xs, [k.bitcast(quad, i32) for quad in own], self.codes))
 
-        last = digits - 1 if rows > 1 and digits == DIGITS else 0
-        """Digits that are summed before the others, where there are more sums than registers."""
-        for which in (range(last), range(last, digits)) if last else (range(digits),):
+        last = slices - 1 if rows > 1 and slices == SLICES else 0
+        """Slices that are summed before the others, where there are more sums than registers."""
+        for which in (range(last), range(last, slices)) if last else (range(slices),):
             if words <= unroll:
                 for number in range(words):
                     step(number, which)
@@ -292,7 +292,7 @@ class _FewRows:
             for r in range(rows):
                 parts = [k.cast(total.get(), f32) for total in sums[r][v]]
                 if zero is not None:
-                    below = [k.splat(known[r].as_type(f32).load(d), lanes) for d in range(digits)]
+                    below = [k.splat(known[r].as_type(f32).load(d), lanes) for d in range(slices)]
                     parts = [k.multiply_add(zero, x, part) for x, part in zip(below, parts, strict=True)]
                 found = parts[-1]
                 for part in reversed(parts[:-1]):
@@ -326,20 +326,20 @@ _PAIRS_OF_WORDS = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.w
 
 
 def _dots(
-    k: Kernel, form: BlockFormat, total: Val, digits: Sequence[Val], quads: Sequence[Val], codes: DType
+    k: Kernel, form: BlockFormat, total: Val, slices: Sequence[Val], quads: Sequence[Val], codes: DType
 ) -> Val:  # fmt: skip
-    """``total`` plus the dot products of quads of digits and of codes.
+    """``total`` plus the dot products of quads of slices and of codes.
 
     x86 chips without VNNI add pairs of byte products in 16 bits: those with codes of 4 bits fit.
     """
     isa, lanes = k.isa, total.lanes
     if form.bits > 4 or isa.byte_dot or isa.is_emulated or isa.name not in ("avx512", "avx2"):
-        for x, quad in zip(digits, quads, strict=True):
+        for x, quad in zip(slices, quads, strict=True):
             total = dot(k, total, x, quad, i8, codes)
         return total
     pairs = [
         k.intrinsic(_PAIRS_OF_BYTES[lanes], [k.bitcast(quad, i8), k.bitcast(x, i8)], i16, 2 * lanes)
-        for x, quad in zip(digits, quads, strict=True)
+        for x, quad in zip(slices, quads, strict=True)
     ]
     ones = k.const(1, i16, 2 * lanes)
     return total + k.intrinsic(_PAIRS_OF_WORDS[lanes], [pairs[0] + pairs[1], ones], i32, lanes)
