@@ -53,7 +53,8 @@ def test_types_are_those_of_a_run(labels: dict[str, Any], dtype: Any, shape: lis
     loaded = load(proto.SerializeToString())
     normalize(loaded)
     (node,) = loaded.graph.nodes
-    assert node.attrs["nodes_modes"] == ["BRANCH_LEQ", "LEAF", "LEAF"] and node.attrs["class_weights"] == [0.25, 0.5, 1.0]
+    assert node.attrs["nodes_modes"] == ["BRANCH_LEQ", "LEAF", "LEAF"]
+    assert node.attrs["class_weights"] == [0.25, 0.5, 1.0]
     label, scores = output_types(node)
     assert label is not None and scores is not None
     assert (label.dtype, label.shape) == (dtype, (rows,))
