@@ -15,7 +15,6 @@ import sys
 from pathlib import Path
 
 from benchmarks.compare.cases import CASES, Case, store, stored
-from benchmarks.zoo.quantized import dynamic, static
 
 IMAGES, TRANSFORMERS = ("resnet50", "mobilenetv2", "efficientnet-b0"), ("bert", "minilm", "vit")
 FORMS = ("qdq", "qoperator", "dynamic")
@@ -28,6 +27,8 @@ NAMES = tuple(
 
 
 def build(name: str, floats: Path, out: Path) -> None:
+    from benchmarks.zoo.quantized import dynamic, static
+
     model, _, form = name.rpartition("-")
     path = out / f"{name}.onnx"
     case = next(case for case in CASES if case.model == model)

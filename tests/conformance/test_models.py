@@ -65,8 +65,8 @@ QUICK = (
 QUANTIZED = {"kws__microkws-static-qdq"}
 """Models whose stored reference was fused into integers; they are compared with onnxruntime at the same level."""
 
-ROUNDED = {"cls__mobilenetv2-qdq-int8"}
-"""Deep models of rounded activations: a sum that lies between two integers becomes one or the other by its last bit,
+ROUNDED = {"cls__mobilenetv2-qdq-int8", "kws__microkws-static-qdq"}
+"""Models of rounded activations: a sum that lies between two integers becomes one or the other by its last bit,
 and later layers amplify that. They may differ from onnxruntime by as much as its own float and integer kernels do."""
 
 

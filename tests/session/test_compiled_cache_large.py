@@ -154,6 +154,7 @@ def test_weights_that_a_layout_cannot_represent_are_stored_in_another(
     given["w"][3, 5] = 1e30
     write(path, given)
     found = answer(sx.InferenceSession(path))
+    cache_writer.wait()
     again, loaded = in_a_process(path, "highest")
     assert close(found, expected(path)) and np.array_equal(again, found) and "sardonyx.lower" not in loaded
 
