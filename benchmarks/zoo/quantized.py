@@ -19,7 +19,9 @@ class Readings:
         return next(self.feeds, None)
 
 
-def static(base: Path, path: Path, feeds: Feeds, form: str, operators: list[str] | None = None) -> None:
+def static(
+    base: Path, path: Path, feeds: Feeds, form: str, operators: list[str] | None = None, activations: str = "QInt8"
+) -> None:
     from onnxruntime import quantization as q
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -30,6 +32,7 @@ def static(base: Path, path: Path, feeds: Feeds, form: str, operators: list[str]
         str(path),
         Readings(feeds),
         quant_format=q.QuantFormat[form],
+        activation_type=q.QuantType[activations],
         per_channel=True,
         op_types_to_quantize=operators,
     )

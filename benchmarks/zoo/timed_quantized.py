@@ -4,8 +4,8 @@
     python -m benchmarks.zoo quantized --floats FLOATS --out DIR [resnet50-qdq bert-dynamic ...]
     python -m benchmarks.compare --folder DIR
 
-NAME-qdq and NAME-qoperator are static, calibrated on the feeds that are timed; NAME-dynamic, of transformers, is
-dynamic. Feeds lie beside a model. Files that exist are kept. Needs onnxruntime.
+NAME-qdq and NAME-qoperator are static, calibrated on the feeds that are timed, with signed activations, NAME-u8 has
+unsigned ones (qdq); NAME-dynamic, of transformers, is dynamic. Feeds, and what onnxruntime answers without optimizing, lie beside a model. Models that exist are kept. Needs onnxruntime.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.compare.cases import CASES, Case, store, stored
 
 IMAGES, TRANSFORMERS = ("resnet50", "mobilenetv2", "efficientnet-b0"), ("bert", "minilm", "vit")
-FORMS = ("qdq", "qoperator", "dynamic")
+FORMS = ("qdq", "u8", "qoperator", "dynamic")
 NAMES = tuple(
     f"{model}-{form}"
     for model in (*IMAGES, *TRANSFORMERS)
@@ -28,6 +28,7 @@ NAMES = tuple(
 
 def build(name: str, floats: Path, out: Path) -> None:
     from benchmarks.zoo.quantized import dynamic, static
+    from benchmarks.zoo.trained import answers, plain_session
 
     model, _, form = name.rpartition("-")
     path = out / f"{name}.onnx"
@@ -39,9 +40,10 @@ def build(name: str, floats: Path, out: Path) -> None:
         if form == "dynamic":
             dynamic(base, part, feeds)
         else:
-            static(base, part, feeds, {"qdq": "QDQ", "qoperator": "QOperator"}[form])
+            activations = "QUInt8" if form == "u8" else "QInt8"
+            static(base, part, feeds, "QOperator" if form == "qoperator" else "QDQ", activations=activations)
         part.replace(path)
-    store(Case.of(name).feeds(out), **{"in": feeds})
+    store(Case.of(name).feeds(out), **{"in": feeds, "told": answers(plain_session(path), feeds)})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
