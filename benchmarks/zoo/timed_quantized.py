@@ -5,7 +5,8 @@
     python -m benchmarks.compare --folder DIR
 
 NAME-qdq and NAME-qoperator are static, calibrated on the feeds that are timed, with signed activations, NAME-u8 has
-unsigned ones (qdq); NAME-dynamic, of transformers, is dynamic. Feeds, and what onnxruntime answers without optimizing, lie beside a model. Models that exist are kept. Needs onnxruntime.
+unsigned ones (qdq); NAME-dynamic, of transformers, is dynamic. Feeds, and what onnxruntime answers without optimizing,
+lie beside a model. Models that exist are kept. Needs onnxruntime.
 """
 
 from __future__ import annotations

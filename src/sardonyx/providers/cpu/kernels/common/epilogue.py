@@ -356,7 +356,8 @@ class BoundEpilogue:
 
 
 def _concatenated(parts: Sequence[Val]) -> Val:
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = whole.shuffle(range(whole.lanes + part.lanes), part)
-    return whole
+    """Vectors of equal lanes, a power of two of them, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    low, high = (_concatenated(half) for half in (parts[: len(parts) // 2], parts[len(parts) // 2 :]))
+    return low.shuffle(range(2 * low.lanes), high)

@@ -27,7 +27,13 @@ from sardonyx.providers.cpu.kernels.conv.packed_image import (
     PackedImageLayout,
     PackedImageMatrix,
 )
-from sardonyx.providers.cpu.kernels.conv.pipelined_epilogue import Places, is_one_for_images, pace_of, table_nbytes
+from sardonyx.providers.cpu.kernels.conv.pipelined_epilogue import (
+    MAX_PACE,
+    Places,
+    is_one_for_images,
+    pace_of,
+    table_nbytes,
+)
 from sardonyx.providers.cpu.kernels.conv.stride_phases import StridePhases
 from sardonyx.providers.cpu.kernels.conv.tile_geometry import MAX_RESIDENT_STEPS, Geometry, geometry
 from sardonyx.providers.cpu.kernels.conv.tile_weights import byte_weights, term_weights
@@ -226,6 +232,8 @@ def steps(group: Convolution, analysis: Analysis, second: Convolution | None = N
     is_whole = is_flagged or fmt.is_quantized or found.spans[1] % BLOCK == 0
     is_full = fmt.terms == 1 and filters % PANEL == 0 and is_whole
     is_pipelined = fmt.terms == 1 and filters > HALF and is_one_for_images(epilogue, operands.operands)
+    if fmt.is_quantized and found.last_k_block * MAX_PACE[epilogue.is_expensive] < HALF:
+        is_pipelined = False  # most pixels would be finished one by one, and not side by side
     pace = pace_of(epilogue, found.last_k_block, is_full=is_full) if is_pipelined else 0
     places = Places.of(epilogue, conv, is_full=is_full) if pace else None
     known = {"is_single": pace > 0 and found.steps <= found.k_block, "is_full": pace > 0 and is_full}
