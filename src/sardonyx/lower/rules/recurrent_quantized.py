@@ -60,8 +60,8 @@ class QuantizedLayer(Layer):
         for view in (w, r):
             if view.dtype not in BYTES or len(view.shape) != 3:
                 raise Refused(f"weights of {view.dtype} with {len(view.shape)} axes")
-        turned = [views.permuted(v, (0, 2, 1)) for v in (w, r)]
-        return turned[0], turned[1]
+        transposed = [views.permuted(v, (0, 2, 1)) for v in (w, r)]
+        return transposed[0], transposed[1]
 
     def quantize_states(self) -> None:
         """Make the recurrent weights signed, with a scale and a zero point for each unit."""

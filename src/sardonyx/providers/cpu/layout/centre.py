@@ -19,6 +19,7 @@ from sardonyx.providers.cpu.kernels.common.window import MIN_NHWC_LANES
 from sardonyx.providers.cpu.kernels.quantized import depthwise_nhwc
 from sardonyx.providers.cpu.language.values import f32
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.providers.cpu.program.sizes import expressible
 
 
 def without_wide_vectors(groups: Sequence[Group], analysis: Analysis) -> Sequence[Group]:
@@ -51,8 +52,7 @@ def _apart(group: Group) -> list[Group]:
     x = group.x
     order = views.memory_order(x)
     shape = tuple(x.shape[axis] for axis in order)
-    elements = dims.known(dims.product(shape))
-    assert elements is not None, "the image has a storage"
+    elements = expressible(dims.product(shape))
     dense = views.dense(Storage("temporary", f32, elements, x.storage.value), shape)
     centred = views.permuted(dense, tuple(order.index(axis) for axis in range(len(order))))
     body = ExpressionBuilder()

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -188,12 +188,20 @@ def _image(out: View, uses: Sequence[_Use], kinds: _Kinds, fmt: ImageFormat) -> 
     layout = most_compact(_widest(layouts), ((one.kernel, one.dilations) for one in found))
     fill = None
     if fmt.is_quantized:
-        fill = Ref(Packed("constant", fmt.dtype, 1, key=("no padding",), make=_zero)) if zero is None else Ref.of(zero)
+        fill = (
+            Ref(
+                Packed(
+                    "constant",
+                    fmt.dtype,
+                    1,
+                    key=("no padding", fmt.dtype.name),
+                    make=partial(np.zeros, 1, fmt.dtype.numpy),
+                )
+            )
+            if zero is None
+            else Ref.of(zero)
+        )
     return Image(out, layout, Storage("temporary", fmt.dtype, layout.elements), bool(rest), fill)
-
-
-def _zero() -> Any:
-    return np.zeros(1, np.uint8)
 
 
 def _may_be_added(reader: ImageFormat, fmt: ImageFormat, out: View) -> bool:

@@ -272,11 +272,8 @@ class BoundEpilogue:
 
     def put_rows(self, rows: Sequence[Operand], t: Tile, sums: Buf, stride: Operand) -> None:
         """Finish the sums of several rows at the columns of ``t``, as one long vector."""
-        extra, outputs = (
-            self.epilogue.names[: len(self.epilogue.extra)],
-            self.epilogue.names[len(self.epilogue.extra) :],
-        )
-        k = self.k
+        k, count = self.k, len(self.epilogue.extra)
+        extra, outputs = self.epilogue.names[:count], self.epilogue.names[count:]
         loaded = [_concatenated([sums.load(k.value(stride, i64) * n, t.lanes) for n in range(len(rows))])]
         for name, x in extra:
             if name in self._single:
