@@ -1,6 +1,6 @@
 # make demo    the main job on a small trained model
 # make test    lint, types, layers and the test suite; what CI runs
-# make test-all  the same with every axis in full (minutes)
+# make test-all  the same with every axis in full (minutes), and the kernels' tests once more with baseline code
 # make fuzz    an hour of all fuzzers on every instruction set; findings are kept in build/fuzz
 # make check   lint, types and layers only
 
@@ -26,6 +26,7 @@ test: check
 
 test-all: export SARDONYX_TEST_ALL = 1
 test-all: test
+	SARDONYX_BASELINE=1 $(BIN)/python -m pytest -q -n $(JOBS) --timeout 300 tests/providers/cpu
 
 fuzz: $(VENV)/ready
 	$(BIN)/python -m fuzz all --seconds $(SECONDS) --seed $(SEED) --workers $(JOBS) --keep build/fuzz

@@ -21,6 +21,10 @@ MODELS = Path(os.environ.get("SARDONYX_MODELS") or ROOT.parent / "shared" / "mod
 
 os.environ.setdefault("SARDONYX_VERIFY", "1")  # a defect that another provider would make good fails a test
 
+AS_USERS_RUN_IT = ("tests/session/", "tests/faults/", "tests/programs/", "tests/test_")
+"""Tests in which kernels have baseline code first. Elsewhere optimized code is tested: most tests run a
+session once. SARDONYX_BASELINE decides for all."""
+
 hypothesis.settings.register_profile("sardonyx", deadline=None)  # a first example may compile
 hypothesis.settings.load_profile("sardonyx")
 
@@ -61,6 +65,12 @@ def _on_other_chips(test: list[pytest.Item]) -> list[pytest.Item]:
         return []
     others = [item for item, chip in zip(test, chips, strict=True) if chip is not None]
     return [item for k, item in enumerate(others) if not is_taken(k, len(set(chips)))]
+
+
+@pytest.fixture(autouse=True)
+def _code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "SARDONYX_BASELINE" not in os.environ and not request.node.nodeid.startswith(AS_USERS_RUN_IT):
+        monkeypatch.setenv("SARDONYX_BASELINE", "0")
 
 
 @pytest.fixture

@@ -80,13 +80,19 @@ def test_locks_are_free_in_a_child(make: Callable[[], Any]) -> None:
             is_seen.set()
 
 
+def _object() -> bytes:
+    """A compiled kernel."""
+    spec, chip = add_up(times=11), isa.current()
+    return compiler.compiled(spec.name, compiler.text_of(spec, chip), chip)
+
+
 @pytest.mark.parametrize("held", [compiler._gate, ffi.lib._lock], ids=["gate", "llvmlite"])
 def test_a_fork_waits_for_what_is_inside_llvm(held: AbstractContextManager[Any]) -> None:
     began = time.monotonic()
     with thread_that(holds(held)):
-        assert status_of_child(lambda: compiler.compiled(add_up(times=11), isa.current())) == 0
+        assert status_of_child(lambda: _object()) == 0
         assert time.monotonic() - began >= HELD_S
-    assert compiler.compiled(add_up(times=11), isa.current())
+    assert _object()
 
 
 def test_a_gate_lets_its_own_threads_fork_and_others_pass_afterwards() -> None:

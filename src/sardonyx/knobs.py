@@ -6,6 +6,8 @@
                                                      that were not used for the longest time are deleted first
     SARDONYX_CPU                        name       target CPU by LLVM's name; the host by default;
                                                      instructions that the host lacks are emulated
+    SARDONYX_BASELINE                   bool  on   give a kernel that is not in the cache baseline code first, which
+                                                     optimized code replaces after the first run
     SARDONYX_CHECK_ADDRESSES            bool  off  check every address that a compiled kernel reads or
                                                      writes, and every size that it divides by
     SARDONYX_DUMP                       path       folder to which the CPU provider writes the groups of each part
@@ -55,6 +57,7 @@ def _words(text: str) -> tuple[str, ...]:
 CACHE: Knob[str | None] = Knob("SARDONYX_CACHE", None, str)
 CACHE_NBYTES = Knob("SARDONYX_CACHE_NBYTES", 2 << 30, int)
 CPU: Knob[str | None] = Knob("SARDONYX_CPU", None, str)
+BASELINE = Knob("SARDONYX_BASELINE", True, _switch)
 CHECK_ADDRESSES = Knob("SARDONYX_CHECK_ADDRESSES", False, _switch)
 DUMP: Knob[str | None] = Knob("SARDONYX_DUMP", None, str)
 GUARD_PAGES: Knob[str | None] = Knob("SARDONYX_GUARD_PAGES", None, str)

@@ -96,10 +96,10 @@ def remember_compiled() -> None:
     """Compile each kernel once: the object is asked for by what it is made of."""
     plain, made = compiler.compiled, dict[Any, bytes]()
 
-    def compiled(spec: Any, isa: Any, *, checked: bool = False) -> bytes:
-        key = spec.digest, isa.key, checked
+    def compiled(name: str, text: str, isa: Any, level: int = compiler.OPTIMIZED) -> bytes:
+        key = name, text, isa.key, level
         if key not in made:
-            made[key] = plain(spec, isa, checked=checked)
+            made[key] = plain(name, text, isa, level)
         return made[key]
 
     compiler.compiled = compiled

@@ -20,6 +20,7 @@ from sardonyx.providers.cpu.runtime.executable import CpuExecutable
 
 if TYPE_CHECKING:
     from sardonyx.providers.cpu import CpuProvider
+    from sardonyx.providers.cpu.runtime.tier_up import TierUp
 
 MAX_FALLBACK_NBYTES = 1 << 16
 """Largest total size of the constants of nodes whose numpy program is stored beside their specializations."""
@@ -184,6 +185,19 @@ def deferred_executables(made: Any) -> Iterator[DeferredExecutable]:
             yield executable
         elif isinstance(executable, CpuExecutable) and executable.specialized is not None:
             yield executable.specialized
+
+
+def compile_packing(made: Any) -> None:
+    """Put the kernels that pack the constants of a graph's parts into the object cache."""
+    for executable in executables(made):
+        if isinstance(executable, CpuExecutable):
+            tables.compile_packing(executable)
+
+
+def tier_ups_of(made: Any) -> list[TierUp]:
+    """What replaces the baseline code of a graph's parts."""
+    found = (each.tier_up for each in executables(made) if isinstance(each, CpuExecutable))
+    return [each for each in found if each is not None]
 
 
 def executables(made: Any) -> Iterator[Executable]:

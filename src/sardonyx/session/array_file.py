@@ -64,6 +64,11 @@ def arrays_of(entry: Entry, stored: dict[str, Any], threads: int = 1, files: Seq
     return constants.made(makers, threads if stored["all_nbytes"] > SINGLE_THREAD_NBYTES else 1)
 
 
+def is_large(arrays: Sequence[Any]) -> bool:
+    """Whether those that a file of the model contains are not stored."""
+    return bool(sum(a.nbytes for a in arrays) > MAX_NBYTES)
+
+
 def write(
     folder: PrivateFolder,
     name: str,
@@ -75,9 +80,8 @@ def write(
 
     ``sources`` describe the first arrays that a file of the model contains.
     """
-    all_nbytes = sum(a.nbytes for a in arrays)
-    is_large = all_nbytes > MAX_NBYTES
-    elsewhere = {i: s for i, s in enumerate(sources) if isinstance(s, StreamSource) or (s is not None and is_large)}
+    all_nbytes, large = sum(a.nbytes for a in arrays), is_large(arrays)
+    elsewhere = {i: s for i, s in enumerate(sources) if isinstance(s, StreamSource) or (s is not None and large)}
     here = {i: a for i, a in enumerate(arrays) if i not in elsewhere}
     if sum(a.nbytes for a in here.values()) > MAX_NBYTES or any(a.dtype.hasobject for a in arrays):
         return False

@@ -28,15 +28,19 @@ _lock = forks.lock()
 _pending: dict[str, _Pending] = {}
 
 
-def submit(folder: PrivateFolder, name: str, write: Callable[[], object]) -> None:
-    """Call ``write``, which writes the entry ``name``, soon, and then bound the size of the folder."""
+def submit(
+    folder: PrivateFolder, name: str, write: Callable[[], object], is_ready: Callable[[], bool] = lambda: True
+) -> None:
+    """Call ``write``, which writes the entry ``name``, soon, and then bound the size of the folder.
+
+    It is called before ``is_ready`` only if somebody waits for the entry, or the program ends."""
     pending = _Pending()
     with _lock:
         _pending[name] = pending
 
     def job() -> None:
         try:
-            _let_run(pending)
+            _let_run(pending, is_ready)
             write()
             eviction.evict(folder)
         except Exception as error:
@@ -59,10 +63,12 @@ def wait(name: str | None = None) -> None:
         pending.done.wait()
 
 
-def _let_run(pending: _Pending) -> None:
-    """Return after ``DELAY_S``, or when the entry is waited for, or when the program ends."""
+def _let_run(pending: _Pending, is_ready: Callable[[], bool]) -> None:
+    """Return after ``DELAY_S`` if ``is_ready``, or when the entry is waited for, or when the program ends."""
     end = time.monotonic() + DELAY_S
-    while not pending.is_awaited and threading.main_thread().is_alive() and time.monotonic() < end:
+    while not pending.is_awaited and threading.main_thread().is_alive():
+        if time.monotonic() > end and is_ready():
+            return
         threading.main_thread().join(POLL_S)
 
 

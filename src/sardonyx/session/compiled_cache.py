@@ -31,7 +31,15 @@ from sardonyx.ir.types import MapType, SequenceType, TensorType, ValueType
 from sardonyx.partition.chain import Chain
 from sardonyx.partition.provider import Executable, Memory, RunContext, RunsPlanned
 from sardonyx.providers.cpu.runtime.deferred import MAX_SPECIALIZATIONS, DeferredExecutable, SpecializationKey
-from sardonyx.providers.serialize import Deserializer, ObjectMissing, Serializer, deferred_executables, executables
+from sardonyx.providers.serialize import (
+    Deserializer,
+    ObjectMissing,
+    Serializer,
+    compile_packing,
+    deferred_executables,
+    executables,
+    tier_ups_of,
+)
 from sardonyx.session import array_file, cache_writer, log
 from sardonyx.session.cache_key import SETTLED_NS, CacheKey, key_of
 from sardonyx.session.engine import BuildOptions, Engine
@@ -162,7 +170,11 @@ class CompiledEntry:
         self.attach(engine)
         name = f"{self._key.digest}.start"
         customs = _customs(engine.model.graph)  # now: the program may define them differently while this is written
-        cache_writer.submit(self._key.folder, name, partial(self._write, engine, name, opened_ns, customs))
+        tier_ups = tier_ups_of(engine.parts)
+        for tier_up in tier_ups:
+            tier_up.begin(outlives_program=True)
+        write = partial(self._write, engine, name, opened_ns, customs)
+        cache_writer.submit(self._key.folder, name, write, lambda: all(each.is_over for each in tier_ups))
 
     def _write(self, engine: Engine, name: str, opened_ns: int, customs: Sequence[tuple[str, str, str]]) -> None:
         graph, scanned = engine.model.graph, engine.source
@@ -194,6 +206,8 @@ class CompiledEntry:
             log.emit(log.INFO, f"the compiled model is not cached: {error}")
             return
         arrays = [*serializer.arrays, *(graph.inputs[i].numpy() for i in defaults)]
+        if array_file.is_large(arrays):
+            compile_packing(engine.parts)
         array_file.write(self._key.folder, name, stored, arrays, serializer.sources)
 
     def attach(self, engine: Engine) -> None:
@@ -261,10 +275,19 @@ class SpecializationEntries:
         """Those in the folder, the oldest first; None until they are asked for."""
 
     def read(self, kind: SpecializationKey) -> Executable | None:
+        cache_writer.wait(self._name(kind))
         found = _deserialized(self._folder, self._name(kind), self._provider, None, tuple(kind))
         return None if found is None else found[1]
 
     def write(self, kind: SpecializationKey, executable: Executable) -> None:
+        """Write an entry in the background, once its code is optimized."""
+        tier_ups = tier_ups_of(executable)
+        for tier_up in tier_ups:
+            tier_up.begin(outlives_program=True)
+        write = partial(self._write, kind, executable)
+        cache_writer.submit(self._folder, self._name(kind), write, lambda: all(each.is_over for each in tier_ups))
+
+    def _write(self, kind: SpecializationKey, executable: Executable) -> None:
         serializer = Serializer()
         try:
             stored = {"kind": tuple(kind), "defaults": (), "chain": serializer.chain(executable)}

@@ -14,6 +14,7 @@ from sardonyx.session import log
 
 SESSION_KEYS: dict[str, str | None] = {
     "session.allow_released_opsets_only": None,
+    "session.baseline_code": "0: all kernels are optimized before the session is ready, not after its first run",
     "session.cache": "0: the compiled model is neither read from the cache nor written to it",
     "session.collect_node_memory_stats_to_file": None,
     "session.compile_only": None,

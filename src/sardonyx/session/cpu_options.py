@@ -20,6 +20,7 @@ AFFINITIES = "session.intra_op_thread_affinities"
 SPINNING, SPIN_US = "session.intra_op.allow_spinning", "session.intra_op.spin_duration_us"
 SPINNING_STOPS = "session.force_spinning_stop"
 FORCED, FORBIDDEN = "session.kernel.force", "session.kernel.forbid"
+BASELINE = "session.baseline_code"
 NONE = "none"
 """The value of ``SARDONYX_CPU`` that disables the compiler."""
 
@@ -43,6 +44,7 @@ def cpu_providers(options: SessionOptions) -> list[Provider]:
         settings=_settings(config, threads),
         max_memory=options._max_memory,
         policy=_policy(config),
+        baseline=config.get(BASELINE, "1") != "0",
     )
     return [] if provider.probe() is not None else [provider]
 

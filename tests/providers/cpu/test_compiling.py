@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -18,10 +19,10 @@ import pytest
 from sardonyx import writing
 from sardonyx.errors import Fail
 from sardonyx.providers.cpu.codegen import jit, object_loader
-from sardonyx.providers.cpu.codegen.compiler import compiled
+from sardonyx.providers.cpu.codegen.compiler import BASELINE, OPTIMIZED, compiled, text_of
 from sardonyx.providers.cpu.codegen.launch import launch
 from sardonyx.providers.cpu.kernels.gemm.pack import numpy_panels, pack_panels
-from sardonyx.providers.cpu.language.dsl import Kernel, function
+from sardonyx.providers.cpu.language.dsl import Kernel, Spec, function
 from sardonyx.providers.cpu.language.values import Buf, f32, f64, i64
 from sardonyx.providers.cpu.machine import isa
 
@@ -121,11 +122,15 @@ def wrong(k: Kernel, x: Buf) -> None:
     raise ZeroDivisionError("on purpose")
 
 
-def test_threads_make_the_same_objects() -> None:
+@pytest.mark.parametrize("level", [BASELINE, OPTIMIZED])
+def test_threads_make_the_same_objects(level: int) -> None:
+    def made(spec: Spec) -> bytes:
+        return compiled(spec.name, text_of(spec, isa.current()), isa.current(), level)
+
     specs = [add_up(times=n) for n in range(1, 9)]
-    alone = [compiled(spec, isa.current()) for spec in specs]
+    alone = [made(spec) for spec in specs]
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(lambda spec: compiled(spec, isa.current()), specs)) == alone
+        assert list(pool.map(made, specs)) == alone
 
 
 @pytest.fixture
@@ -166,7 +171,7 @@ def is_mapped(at: int) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_code_is_counted_while_other_threads_add_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_is_counted_while_other_threads_add_to_it() -> None:
     class Slow:
         """Code whose size takes a moment to read, so that another thread comes in between."""
 
@@ -175,14 +180,13 @@ def test_code_is_counted_while_other_threads_add_to_it(monkeypatch: pytest.Monke
             time.sleep(1e-5)
             return 1
 
-    def load(content: bytes, function: str) -> Slow:
+    def load() -> Any:
         time.sleep(1e-3)
         return Slow()
 
-    monkeypatch.setattr(object_loader, "load", load)
     linker = jit.Linker()
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda i: linker._made(str(i % 50), "f", bytes), range(200)))
+        found = list(pool.map(lambda i: linker._made(str(i % 50), load), range(200)))
     assert len(found) == 200 and len({id(each) for each in found}) == 50
 
 

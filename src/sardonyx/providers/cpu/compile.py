@@ -23,6 +23,7 @@ from sardonyx.providers.cpu.runtime import team
 from sardonyx.providers.cpu.runtime.deferred import DeferredExecutable
 from sardonyx.providers.cpu.runtime.executable import CpuExecutable
 from sardonyx.providers.cpu.runtime.step_table import StepTable
+from sardonyx.providers.cpu.runtime.tier_up import TierUp
 
 if TYPE_CHECKING:
     from sardonyx.providers.cpu.provider import CpuProvider
@@ -68,6 +69,8 @@ def _compiled(
     unrepresentable: frozenset[object] = frozenset()
     if (folder := knobs.DUMP.get()) is not None:
         dump(lowered.groups, target, folder)
+    baseline = provider.uses_baseline_code
+    find = linker.baseline if baseline else linker.address
     has_names = any(not isinstance(d, int) for view in lowered.inputs for d in view.shape)
     for _ in range(ROUNDS):
         with provider.timed("compile/steps"):
@@ -78,10 +81,14 @@ def _compiled(
         others: list[Callable[[], Any]] = [*team.natives(), *(partial(content, s) for s in _packed(steps))]
         try:
             with _kernels_timed(provider):
-                made = linker.prepare((step.spec for step in steps), target.isa, provider.threads, others)
-                made += [linker.address(step.spec, target.isa) for step in steps]
+                specs = {step.spec.digest: step.spec for step in steps}.values()
+                made = linker.prepare(specs, target.isa, provider.threads, others, baseline=baseline)
+                made += [find(spec, target.isa) for spec in specs]
             with provider.timed("compile/table"):
-                table = StepTable(steps, lowered.inputs, lowered.outputs, lowered.checks, target.isa, lowered.counted)
+                table = StepTable(
+                    steps, lowered.inputs, lowered.outputs, lowered.checks, target.isa, lowered.counted,
+                    baseline=baseline,
+                )  # fmt: skip
             with provider.timed("compile/constants"):
                 constants = contents(table.constants, provider.threads)
             del made  # until here it keeps kernels and what was packed
@@ -89,7 +96,7 @@ def _compiled(
                 part, table, constants, lowered.views, provider.settings, provider.threads, provider.max_memory,
                 None if has_states else partial(compile_part, part, provider, by_shape), otherwise, provider.arenas,
                 partial(by_shape, part, provider) if has_names and not has_states else None, lowered.is_guarded,
-                provider.said,
+                provider.said, TierUp(table.code, provider.threads) if baseline else None,
             )  # fmt: skip
         except Unrepresentable as first:
             unrepresentable |= {first.identity, *_unrepresentable(_packed(steps), kept)}

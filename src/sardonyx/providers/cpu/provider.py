@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from sardonyx import forks
+from sardonyx import forks, knobs
 from sardonyx.errors import NotImplemented
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.limits import current
@@ -56,10 +56,13 @@ class CpuProvider:
         settings: Settings | None = None,
         max_memory: int | None = None,
         policy: KernelPolicy = ANY_KERNEL,
+        baseline: bool = True,
     ) -> None:
-        """``threads`` 0 takes what the machine allows; ``max_memory`` is in bytes."""
+        """``threads`` 0 takes what the machine allows; ``max_memory`` is in bytes; ``baseline``: whether the first run
+        may use baseline code."""
         allowed = limit()
         self.precision, self.max_memory, self.policy = precision, max_memory, policy
+        self._baseline = baseline
         self.threads = min(threads, allowed.threads) if threads else allowed.threads
         self.settings = settings or Settings()
         self.said: set[str] = set()
@@ -75,6 +78,11 @@ class CpuProvider:
         if platform.system() != "Linux" or not (isa.is_x86() or isa.is_arm()):
             return f"the compiler is not tested on {platform.system()} {platform.machine()}"
         return None
+
+    @property
+    def uses_baseline_code(self) -> bool:
+        """Whether kernels may have baseline code at first. Models with a budget of time do no work after a run."""
+        return self._baseline and knobs.BASELINE.get() and current() is None
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:

@@ -23,7 +23,10 @@ from sardonyx.providers.cpu.language.dsl import Spec
 from sardonyx.providers.cpu.machine.isa import Isa, current
 from sardonyx.providers.cpu.memory.allocator import need_headroom
 
-CODEGEN_LEVEL = 2
+OPTIMIZED, BASELINE = 2, 0
+"""LLVM's levels of code generation. Baseline code is made in a quarter of the time and runs one to five times as long.
+Its results are the same to the bit: the level decides registers and the order of instructions only.
+"""
 
 ALLOWED_SYMBOLS = frozenset(("memcpy", "memmove", "memset"))
 """The only symbols that an object may import."""
@@ -67,61 +70,68 @@ def _timed(seconds: list[float]) -> Iterator[None]:
     seconds.append(time.thread_time() - start)
 
 
-def _machine(isa: Isa) -> Any:
+def _machine(isa: Isa, level: int) -> Any:
     """A target machine, for one thread."""
     target = llvm.Target.from_default_triple()
-    return target.create_target_machine(
-        cpu=isa.cpu, features=isa.features, opt=CODEGEN_LEVEL, reloc="pic", codemodel="small"
-    )
+    return target.create_target_machine(cpu=isa.cpu, features=isa.features, opt=level, reloc="pic", codemodel="small")
 
 
-def optimized(spec: Spec, isa: Isa, machine: Any, *, checked: bool = False) -> Any:
-    """The kernel's module, in a context of its own, after the LLVM passes that still find work.
-
-    The kernel language vectorizes, eliminates common subexpressions and hoists while it emits (``builder``). What is
-    left is to promote variables to registers and to merge blocks.
-    """
+def text_of(spec: Spec, isa: Isa, *, checked: bool = False) -> str:
+    """The kernel's IR."""
     with _writing, _timed(statistics.written):
         written = spec.emit(isa, checked=checked)
+        _initialized()
         written.module.triple = llvm.get_default_triple()
-        text = str(written.module)
+        return str(written.module)
+
+
+def _module(name: str, text: str, machine: Any, level: int) -> Any:
+    """The kernel's module, in a context of its own; for optimized code, after the LLVM passes that still find work.
+
+    The kernel language vectorizes, eliminates common subexpressions and hoists while it emits (``builder``). What is
+    left is to promote variables to registers and to merge blocks. Baseline code would become slower by them.
+    """
+    context = llvm.create_context()
+    with ffi.OutputString() as error:
+        module = llvm.ModuleRef(_unlocked("LLVMPY_ParseAssembly")(context, text.encode(), error), context)
+        assert not error, f"kernel {name} is not valid IR: {error}"
     try:
-        module = llvm.parse_assembly(text, llvm.create_context())
         module.verify()
-    except RuntimeError as error:
-        raise AssertionError(f"kernel {spec.name} is not valid IR: {error}") from error
+    except RuntimeError as invalid:
+        raise AssertionError(f"kernel {name} is not valid IR: {invalid}") from invalid
     module.data_layout = str(machine.target_data)
-    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
-    passes, run = llvm.create_new_function_pass_manager(), _unlocked("LLVMPY_RunNewFunctionPassManager")
-    passes.add_sroa_pass()
-    passes.add_simplify_cfg_pass()
-    for function in module.functions:
-        if not function.is_declaration:
-            run(passes, function, builder)
+    if level == OPTIMIZED:
+        builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
+        passes, run = llvm.create_new_function_pass_manager(), _unlocked("LLVMPY_RunNewFunctionPassManager")
+        passes.add_sroa_pass()
+        passes.add_simplify_cfg_pass()
+        for function in module.functions:
+            if not function.is_declaration:
+                run(passes, function, builder)
     return module
 
 
-def compiled(spec: Spec, isa: Isa, *, checked: bool = False) -> bytes:
-    """The object file of a kernel."""
+def compiled(name: str, text: str, isa: Isa, level: int = OPTIMIZED) -> bytes:
+    """The object file of the kernel of this name and IR."""
     need_headroom()
     _initialized()
-    machine = _machine(isa)
-    module = optimized(spec, isa, machine, checked=checked)
+    machine = _machine(isa, level)
+    module = _module(name, text, machine, level)
     with _timed(statistics.translated), ffi.OutputString() as error:
         buffer = _unlocked("LLVMPY_TargetMachineEmitToMemory")(machine, module, 1, error)
-        assert buffer, f"kernel {spec.name}: {error}"
+        assert buffer, f"kernel {name}: {error}"
     try:
         made = ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
     finally:
         ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
     foreign = undefined_symbols(made) - ALLOWED_SYMBOLS
-    assert not foreign, f"kernel {spec.name} calls {', '.join(sorted(foreign))}"
+    assert not foreign, f"kernel {name} calls {', '.join(sorted(foreign))}"
     return made
 
 
 def assembly(spec: Spec, isa: Isa | None = None) -> str:
     """The machine code as assembly text."""
-    _initialized()
     isa = isa or current()
-    machine = _machine(isa)
-    return str(machine.emit_assembly(optimized(spec, isa, machine)))
+    text = text_of(spec, isa)
+    machine = _machine(isa, OPTIMIZED)
+    return str(machine.emit_assembly(_module(spec.name, text, machine, OPTIMIZED)))

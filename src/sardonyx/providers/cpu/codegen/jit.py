@@ -39,6 +39,8 @@ class Statistics:
 
     def __init__(self) -> None:
         self.compiled: list[str] = []
+        self.baseline: list[str] = []
+        """Kernels of which baseline code was made."""
         self.loaded: list[str] = []
         self.written: list[float] = []
         """Processor seconds in which the IR of a kernel was written."""
@@ -65,7 +67,32 @@ class Linker:
         isa = isa or current()
         checked = knobs.CHECK_ADDRESSES.get() if checked is None else checked
         name = key(spec, isa, checked)
-        return self._made(name, spec.name, lambda: _object(spec, isa, checked, name))
+        return self._made(name, lambda: object_loader.load(_object(spec, isa, checked, name), spec.name))
+
+    def baseline(self, spec: Spec, isa: Isa) -> Address:
+        """A kernel's optimized code if that is loaded or in the object cache; else baseline code, for which
+        ``replace`` puts optimized code later."""
+        name = self.name(spec, isa)
+        with self._lock:
+            found = self._addresses.get(name)
+        if found is None:
+            found = self.cached(name, spec.name)
+        return self._made(f"{name}-baseline", partial(_baseline, spec, isa)) if found is None else found
+
+    def replace(self, kernel: BaselineKernel) -> None:
+        """Put optimized code in the place of a kernel's baseline code, unless another thread has done so."""
+        with kernel.replacing:
+            text = kernel.text
+            if text is None:
+                return
+            name = key(kernel.spec, kernel.isa, kernel.checked)
+
+            def optimized() -> Address:
+                made = _object(kernel.spec, kernel.isa, kernel.checked, name, text)
+                return object_loader.load(made, kernel.spec.name)
+
+            kernel.replace(self._made(name, optimized))
+            kernel.text = None
 
     def native(self, module: str, function: str, **statics: Any) -> Address:
         """A native function by module and name; the module is imported only if the function is not known yet. It stays
@@ -87,11 +114,11 @@ class Linker:
     def cached(self, name: str, function: str) -> Address | None:
         """The native function of an object in the cache, if it is still there."""
         try:
-            return self._made(name, function, lambda: _cached_object(name, function))
+            return self._made(name, lambda: object_loader.load(_cached_object(name, function), function))
         except FileNotFoundError:
             return None
 
-    def _made(self, name: str, function: str, make: Callable[[], bytes]) -> Address:
+    def _made(self, name: str, make: Callable[[], Address]) -> Address:
         with self._lock:
             found = self._addresses.pop(name, None)
             if found is not None:
@@ -101,7 +128,7 @@ class Linker:
         with making:
             with self._lock:
                 found = self._addresses.get(name)
-            made = object_loader.load(make(), function) if found is None else found
+            made = make() if found is None else found
             with self._lock:
                 self._addresses[name] = made
                 self._makers.pop(name, None)
@@ -121,16 +148,23 @@ class Linker:
         return gone
 
     def prepare(
-        self, specs: Iterable[Spec], isa: Isa, threads: int, others: Iterable[Callable[[], Any]] = ()
+        self,
+        specs: Iterable[Spec],
+        isa: Isa,
+        threads: int,
+        others: Iterable[Callable[[], Any]] = (),
+        *,
+        baseline: bool = False,
     ) -> list[Any]:
         """Compile kernels, and call ``others``, on up to ``threads`` threads; most of the time is spent without the
-        GIL.
+        GIL. ``baseline`` code will do if asked for.
 
         Returns the results in order. With one thread, or a single task, nothing is done in advance, and nothing
         returned.
         """
-        kernels = {spec.digest: partial(self.address, spec, isa) for spec in specs}
-        tasks: list[Callable[[], Any]] = [*kernels.values(), *others]
+        find = self.baseline if baseline else self.address
+        kernels = {spec.digest: partial(find, spec, isa) for spec in specs}
+        tasks: list[Callable[[], Any]] = [*others, *kernels.values()]
         if threads == 1 or len(tasks) < 2:
             return []
         return parallel.results(tasks, threads)
@@ -150,7 +184,33 @@ def _check_compiling(budget: limits.Budget) -> None:
         raise NotImplemented("too little of an untrusted model's time is left to compile it")
 
 
-def _object(spec: Spec, isa: Isa, checked: bool, name: str) -> bytes:
+class BaselineKernel(object_loader.Replaceable):
+    """The address of a kernel's baseline code, until optimized code replaces that."""
+
+    spec: Spec
+    isa: Isa
+    checked: bool
+    text: str | None
+    """The kernel's IR; None once the optimized code is there."""
+    replacing: threading.Lock
+    called_nbytes = 0
+    """Bytes of data of its calls, where those are counted."""
+
+
+def _baseline(spec: Spec, isa: Isa) -> Address:
+    from sardonyx.providers.cpu.codegen.compiler import BASELINE, compiled, text_of
+
+    checked = knobs.CHECK_ADDRESSES.get()
+    text = text_of(spec, isa, checked=checked)
+    made = BaselineKernel.to(object_loader.load(compiled(spec.name, text, isa, BASELINE), spec.name))
+    assert isinstance(made, BaselineKernel)
+    made.spec, made.isa, made.checked, made.text, made.replacing = spec, isa, checked, text, forks.lock()
+    statistics.baseline.append(spec.name)
+    return made
+
+
+def _object(spec: Spec, isa: Isa, checked: bool, name: str, text: str | None = None) -> bytes:
+    """A kernel's object file, from the cache or compiled; ``text`` is its IR if that is known."""
     stored = objects.read(name)
     if stored is not None:
         statistics.loaded.append(spec.name)
@@ -158,9 +218,9 @@ def _object(spec: Spec, isa: Isa, checked: bool, name: str) -> bytes:
     budget = limits.current()
     if budget is not None:
         _check_compiling(budget)
-    from sardonyx.providers.cpu.codegen.compiler import compiled  # brings LLVM
+    from sardonyx.providers.cpu.codegen.compiler import compiled, text_of  # brings LLVM
 
-    made = compiled(spec, isa, checked=checked)
+    made = compiled(spec.name, text or text_of(spec, isa, checked=checked), isa)
     objects.write(name, made)
     statistics.compiled.append(spec.name)
     return made

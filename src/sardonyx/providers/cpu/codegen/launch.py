@@ -9,18 +9,37 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from sardonyx import knobs
 from sardonyx.dtypes import DType
 from sardonyx.errors import Fail
-from sardonyx.providers.cpu.codegen.jit import linker
+from sardonyx.providers.cpu.codegen.jit import BaselineKernel, linker
 from sardonyx.providers.cpu.language.context import COUNTERS, STEP_SLOT, Context
 from sardonyx.providers.cpu.machine.isa import Isa
 
 if TYPE_CHECKING:
+    from sardonyx.providers.cpu.codegen.object_loader import Address
     from sardonyx.providers.cpu.language.dsl import Spec
 
 Array = np.ndarray[Any, Any]
 STEP = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 """The C signature of a kernel."""
+
+
+BASELINE_NBYTES = 1 << 23
+"""Data of all single calls of a kernel up to which baseline code will do: for more, optimized code saves more time than
+it takes to make."""
+
+
+def code_for_one_call(spec: Spec, isa: Isa, nbytes: int) -> Address:
+    """A kernel's code for a single call on so many bytes."""
+    if not knobs.BASELINE.get() or nbytes > BASELINE_NBYTES:
+        return linker.address(spec, isa)
+    found = linker.baseline(spec, isa)
+    if isinstance(found, BaselineKernel):
+        found.called_nbytes += nbytes
+        if found.called_nbytes > BASELINE_NBYTES:
+            linker.replace(found)
+    return found
 
 
 def word(value: float, dtype: DType) -> int:

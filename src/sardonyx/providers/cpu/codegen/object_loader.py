@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from sardonyx import forks
 from sardonyx.errors import Fail
+from sardonyx.providers.cpu.machine.isa import is_x86
 
 X86, ARM = 62, 183
 SYMBOLS, RELOCATIONS = 2, 4
@@ -113,6 +114,29 @@ class Address(int):
             _library().munmap(*self._pages)
 
 
+class Replaceable(Address):
+    """The address of a jump to code that can be replaced while threads execute it. What was replaced stays loaded as
+    long as the address is held: a thread may still be in it."""
+
+    _codes: tuple[Address, ...] = ()
+
+    @classmethod
+    def to(cls, code: Address) -> Replaceable:
+        base, nbytes = _pages(2 * mmap.PAGESIZE), 2 * mmap.PAGESIZE
+        made = cls(base)
+        made._pages, made.nbytes = (base, nbytes), nbytes
+        jump = _jump(mmap.PAGESIZE)
+        ctypes.memmove(base, jump, len(jump))
+        made.replace(code)
+        _seal(base, mmap.PAGESIZE)
+        return made
+
+    def replace(self, code: Address) -> None:
+        """Let the jump lead to this code. The target is an aligned word, which other threads read whole."""
+        self._codes += (code,)
+        ctypes.c_int64.from_address(self + mmap.PAGESIZE).value = code
+
+
 def load(content: bytes, name: str) -> Address:
     """Load an object; returns the address of a function in it."""
     found = Object(content)
@@ -157,6 +181,13 @@ def _stub(machine: int, target: str) -> bytes:
     code = {X86: "ff2502000000cccc", ARM: "5000005800021fd6"}[machine]
     address = ctypes.cast(getattr(_library(), target), ctypes.c_void_p).value
     return bytes.fromhex(code) + struct.pack("<Q", address)
+
+
+def _jump(distance: int) -> bytes:
+    """A jump to the address that lies so many bytes after its first byte."""
+    if is_x86():
+        return b"\xff\x25" + struct.pack("<i", distance - 6)
+    return struct.pack("<II", 0x58000010 | distance // 4 << 5, 0xD61F0200)
 
 
 def _low(shift: int) -> Fill:

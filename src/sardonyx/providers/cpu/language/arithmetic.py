@@ -79,12 +79,18 @@ class Arithmetic:
 
     def unify(self, a: Operand, b: Operand) -> tuple[Val, Val]:
         """Two operands with one type and width; the first that is not a Python number decides the type."""
-        a, b = (x.get() if isinstance(x, Var) else x for x in (a, b))
-        lead = a if isinstance(a, Val) else b
-        assert isinstance(lead, Val)
-        lanes = max(x.lanes if isinstance(x, Val) else 1 for x in (a, b))
-        if isinstance(a, Val) and isinstance(b, Val) and a.dtype is not b.dtype:
+        a = a.get() if isinstance(a, Var) else a
+        b = b.get() if isinstance(b, Var) else b
+        if not isinstance(a, Val):
+            assert isinstance(b, Val)
+            return self.const(a, b.dtype, b.lanes), b
+        if not isinstance(b, Val):
+            return a, self.const(b, a.dtype, a.lanes)
+        if a.dtype is not b.dtype:
             raise TypeError(f"{a.dtype} meets {b.dtype}: cast one of them")
+        if a.lanes == b.lanes:
+            return a, b
+        lead, lanes = a, max(a.lanes, b.lanes)
         return self.value(a, lead.dtype, lanes), self.value(b, lead.dtype, lanes)
 
     def splat(self, v: Val, lanes: int) -> Val:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 
@@ -77,7 +77,12 @@ def constant(type: Type, number: float) -> Value:
         return Value(type, f"0x{struct.unpack('<Q', struct.pack('<d', rounded))[0]:016X}", 0, float(number))
     if type is I1:
         return Value(type, "true" if number else "false", 0, int(number))
-    return Value(type, str(int(number)), 0, int(number))
+    return _whole(type, int(number))
+
+
+@lru_cache(1 << 14)
+def _whole(type: Type, number: int) -> Value:
+    return Value(type, str(number), 0, number)
 
 
 def constants(type: Type, numbers: Iterable[float]) -> Value:

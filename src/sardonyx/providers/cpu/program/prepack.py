@@ -19,7 +19,7 @@ from sardonyx.dtypes import DType
 from sardonyx.files import SourceFile
 from sardonyx.forks import cached_property
 from sardonyx.providers.cpu.codegen.jit import linker
-from sardonyx.providers.cpu.codegen.launch import Launch, Signature
+from sardonyx.providers.cpu.codegen.launch import Launch, Signature, code_for_one_call
 from sardonyx.providers.cpu.memory.allocator import allocate
 from sardonyx.providers.cpu.program.constants import as_stored, identity, once
 from sardonyx.records import Record
@@ -52,7 +52,8 @@ class Packing(Record):
     """The identity that ``Unrepresentable`` reports in that case."""
 
     def __call__(self) -> Array:
-        made, is_carried = _pack(self.tensor.peek(), self.spec, linker.address(self.spec, self.isa), *self._numbers)
+        code = code_for_one_call(self.spec, self.isa, self.tensor.nbytes)
+        made, is_carried = _pack(self.tensor.peek(), self.spec, code, *self._numbers)
         if not is_carried:
             from sardonyx.providers.cpu.program.steps import Unrepresentable
 

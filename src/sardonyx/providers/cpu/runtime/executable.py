@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from sardonyx.providers.cpu.program.steps import Step
     from sardonyx.providers.cpu.runtime.profile import Recorder
     from sardonyx.providers.cpu.runtime.step_table import StepTable
+    from sardonyx.providers.cpu.runtime.tier_up import TierUp
 
 Array = np.ndarray[Any, Any]
 
@@ -68,6 +69,7 @@ class CpuExecutable:
         by_shape: Callable[[], DeferredExecutable] | None = None,
         is_guarded: bool = False,
         said: set[str] | None = None,
+        tier_up: TierUp | None = None,
     ) -> None:
         """``constants`` are the table's; ``count`` is the most threads of a run; ``arenas`` are the session's.
 
@@ -76,6 +78,7 @@ class CpuExecutable:
         multiples. ``by_shape`` compiles it anew for each set of shapes that this one cannot run: at once if
         ``is_guarded``, because sizes may select another branch of an If, else after a run on numpy has shown that the
         shapes are not wrong. ``said`` are the warnings that the session has logged.
+        ``tier_up`` replaces baseline code of the table's kernels.
         """
         self.part, self.table, self._views, self._max_memory = part, table, views, max_memory
         self._settings, self._threads, self._trim = settings, count, table.trim
@@ -95,6 +98,9 @@ class CpuExecutable:
         self._proven: set[tuple[tuple[int, ...], ...]] = set()
         """Shapes without a plan that numpy has run."""
         self._said = set() if said is None else said
+        self._tier_up = tier_up
+        self._has_run = False
+        """Kept while there is a ``tier_up``."""
         self._appending: OrderedDict[tuple[tuple[int, ...], ...], CpuExecutable | None] = OrderedDict()
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
@@ -216,6 +222,8 @@ class CpuExecutable:
 
     def _execute(self, shape: Shape, args: Sequence[Any], results: list[Array], context: RunContext | None) -> bool:
         """Compute the results; False if a stop meant for an earlier run ended this one, which is then repeated."""
+        if self._tier_up is not None:
+            self._next_tier(self._tier_up, context)
         plan, idle = shape.plan, self._idle
         plan.is_used = True
         team = self._team if self._generation == runtime_team.generation else self._new_team()
@@ -250,6 +258,28 @@ class CpuExecutable:
         if is_done is None:
             return self._execute(shape, self._as_compiled(args), results, context)
         return is_done
+
+    def _next_tier(self, tier_up: TierUp, context: RunContext | None) -> None:
+        """Before the first run, have optimized code made; before any later run, or one that is measured, wait for it.
+        A run with a deadline does not wait."""
+        tier_up.begin()
+        is_measured = context is not None and context.record is not None
+        is_limited = context is not None and context.deadline is not None
+        if (self._has_run or is_measured) and not is_limited:
+            self.settle()
+        self._has_run = True
+
+    def settle(self) -> None:
+        """Return when all code is optimized."""
+        tier_up = self._tier_up
+        if tier_up is not None:
+            tier_up.finish()
+            self._tier_up = None
+
+    @property
+    def tier_up(self) -> TierUp | None:
+        """What replaces baseline code; None once all code is optimized."""
+        return self._tier_up
 
     def _as_compiled(self, args: Sequence[Array]) -> list[Array]:
         """The inputs as native code expects them: contiguous, with the part's own dtype objects."""

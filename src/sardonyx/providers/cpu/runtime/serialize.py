@@ -48,6 +48,7 @@ def settings(provider: CpuProvider) -> str:
 
 def serialize(executable: CpuExecutable) -> tuple[dict[str, Any], list[Array]]:
     """Plain values, and arrays: those of the step table, then its constants."""
+    executable.settle()
     table = executable.table
     plain: dict[str, Any] = {name: getattr(table, name) for name in PLAIN}
     plain["lives"] = [tuple(life) for life in table.lives]
@@ -67,6 +68,15 @@ def sources(executable: CpuExecutable, files: Mapping[object, int]) -> list[Sour
     Large constants are made from a tensor in a file of the model. The state of a random stream is never stored.
     """
     return [*[None] * len(ARRAYS), *(_source(s, files) for s in executable.table.constants)]
+
+
+def compile_packing(executable: CpuExecutable) -> None:
+    """Put the optimized code of the kernels that pack constants into the object cache, for ``sources``."""
+    from sardonyx.providers.cpu.program.steps import Packed
+
+    for storage in executable.table.constants:
+        if isinstance(storage, Packed) and storage.packing is not None:
+            linker.address(storage.packing.spec, storage.packing.isa)
 
 
 def _source(storage: Storage, files: Mapping[object, int]) -> Source | StreamSource | None:

@@ -6,7 +6,7 @@ position and expression (``argument_blocks``), and the first run of a new shape 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,9 @@ from sardonyx.lower.lowering import Counted
 from sardonyx.plan.liveness import Access, intervals, lifetimes
 from sardonyx.plan.sizes import Binding, Results, Sizes, Unplannable, multiple
 from sardonyx.providers.cpu.codegen.jit import linker
+from sardonyx.providers.cpu.codegen.object_loader import Address
 from sardonyx.providers.cpu.language.context import CONTROL, MEET, NONE, Row
+from sardonyx.providers.cpu.language.dsl import Spec
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.steps import Ref, Slot, Step
 from sardonyx.providers.cpu.runtime.argument_blocks import ArgumentBlocks, nbytes_of
@@ -40,7 +42,10 @@ class StepTable:
         checks: Sequence[Check],
         isa: Isa,
         counted: Mapping[int, Counted] | None = None,
+        *,
+        baseline: bool = False,
     ) -> None:
+        """``baseline``: kernels that are not compiled yet may have baseline code."""
         self.steps = tuple(steps)
         self.binding = Binding([v.shape for v in inputs])
         self.sizes = Sizes(self.binding.names)
@@ -53,7 +58,7 @@ class StepTable:
         for c in checks:
             self.sizes.require(self.sizes.satisfies(c.size, c.allowed, c.least), c.what, c.size)
         self._lay_out()
-        self._link(isa)
+        self._link(isa, linker.baseline if baseline else linker.address)
         measured = self._measured(outputs)
         if self.sizes.unbound:
             raise Unplannable(f"no input gives a size to {', '.join(sorted(self.sizes.unbound))}")
@@ -111,11 +116,11 @@ class StepTable:
         self.sized_at, self.sized_by = _columns([(at, places[number]) for at, number in blocks.sized])
         self.placed_at, self.placed_by = _columns(blocks.placed)
 
-    def _link(self, isa: Isa) -> None:
+    def _link(self, isa: Isa, find: Callable[[Spec, Isa], Address]) -> None:
         """Write the table's rows, with the addresses of compiled kernels."""
         self.kernels = [(linker.name(step.spec, isa), step.spec.name) for step in self.steps]
         """Keys of the steps' object files, and the names of the functions in them."""
-        self.code = [linker.address(step.spec, isa) for step in self.steps]
+        self.code = [find(step.spec, isa) for step in self.steps]
         """Keeps the code alive whose addresses ``rows`` holds."""
         self.rows = np.zeros((len(self.steps), Row.WORDS), np.int64)
         for i, step in enumerate(self.steps):

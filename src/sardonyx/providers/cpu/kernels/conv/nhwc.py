@@ -32,7 +32,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import CentredConvolution, Convolution, View
-from sardonyx.providers.cpu.codegen.launch import Launch
+from sardonyx.providers.cpu.codegen.launch import Launch, code_for_one_call
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, is_cheap
 from sardonyx.providers.cpu.kernels.common.matrices import BatchArgs, Matrix
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, epilogue_refusal, is_nhwc, refusal
@@ -229,7 +229,7 @@ def packed(group: Convolution, nr: int, isa: Isa) -> Packed:
         spec = pack_panels(source=w.dtype, target=w.dtype, unit=unit, nr=nr, axes=2)
         batch = {"x_batch0": filters * channels * taps, "x_batch1": 1, **flat(batch=BatchArgs((count, taps)))}
         numbers = {"x_row": taps, "x_col": channels * taps, "rows": channels, "columns": filters, **batch}
-        Launch(spec, {**numbers, "x": content, "y": out}, isa=isa)()
+        Launch(spec, {**numbers, "x": content, "y": out}, at=code_for_one_call(spec, isa, content.nbytes))()
         if taps > 1 and panels > 1:  # (group, tap, panel) to (group, panel, tap)
             permuted = out.reshape(count, taps, panels, -1).transpose(0, 2, 1, 3).copy()
             out[:] = permuted.reshape(-1)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sardonyx.dtypes import DType
-from sardonyx.providers.cpu.codegen.launch import Launch
+from sardonyx.providers.cpu.codegen.launch import Launch, code_for_one_call
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_b
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
@@ -137,7 +137,8 @@ def panels(p: Problem, analysis: Analysis) -> Matrix:
     def make() -> Array:
         made: Array = once(packed.key, packed.make)
         found = np.zeros(1, np.int32)
-        Launch(find_special(source=p.b.dtype), {"x": made, "found": found, "n": made.size}, isa=isa)()
+        spec = find_special(source=p.b.dtype)
+        Launch(spec, {"x": made, "found": found, "n": made.size}, at=code_for_one_call(spec, isa, made.nbytes))()
         if found.any():
             raise Unrepresentable(name)
         return made
