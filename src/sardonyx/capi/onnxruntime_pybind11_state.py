@@ -2,6 +2,15 @@
 
 from types import SimpleNamespace as _SimpleNamespace
 
+from sardonyx.capi.block_quantize import (
+    pack_fp4_weights_for_cuda_moe_gemm,
+    quantize_matmul_2bits,
+    quantize_matmul_4bits,
+    quantize_matmul_8bits,
+    quantize_matmul_bnb4,
+    quantize_qdq_matmul_2bits,
+    quantize_qdq_matmul_4bits,
+)
 from sardonyx.capi.schemas import (
     KernelDef as _KernelDef,
 )
@@ -26,15 +35,6 @@ from sardonyx.errors import (
     NotFound,
     NotImplemented,
     RuntimeException,
-)
-from sardonyx.quantization.weight_only.blocks import (
-    pack_fp4_weights_for_cuda_moe_gemm,
-    quantize_matmul_2bits,
-    quantize_matmul_4bits,
-    quantize_matmul_8bits,
-    quantize_matmul_bnb4,
-    quantize_qdq_matmul_2bits,
-    quantize_qdq_matmul_4bits,
 )
 from sardonyx.session.adapters import LoraAdapter
 from sardonyx.session.adapters import NativeAdapterFormat as AdapterFormat

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -199,7 +198,9 @@ def save(model: Model, path: str | os.PathLike[str], *, external: ExternalData |
     outside = external is not None or sum(t.nbytes for t in weights.values()) > PROTO_LIMIT
     try:
         if outside:
-            write_together([*_external_files(proto, weights, path, external or ExternalData()), (path, serialized(proto))])
+            write_together(
+                [*_external_files(proto, weights, path, external or ExternalData()), (path, serialized(proto))]
+            )
         else:
             proto.graph.initializer.extend(tensor_to_proto(t, name) for name, t in weights.items())
             write_together([(path, serialized(proto))])

@@ -145,7 +145,9 @@ class _Raiser(_Rewriter):
     """Upgrades of ai.onnx up to one version, and no bodies."""
 
     def _steps(self, node: Node, version: int) -> list[tuple[int, Rewrite]]:
-        return [] if node.domain else [step for step in steps_of("", node.op_type) if version < step[0] <= self.newest[""]]
+        return (
+            [] if node.domain else [step for step in steps_of("", node.op_type) if version < step[0] <= self.newest[""]]
+        )
 
 
 def _home(node: Node) -> Graph:

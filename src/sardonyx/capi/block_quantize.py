@@ -1,4 +1,4 @@
-"""Weights to codes, block by block, number for number as onnxruntime's kernels do it.
+"""Block-wise weight quantization, number for number as onnxruntime's kernels do it.
 
 The functions named ``quantize_...`` have the interface of those kernels: results are written into the caller's arrays.
 A block consists of consecutive rows of one column. Symmetric: the value of largest magnitude becomes the lowest code,
@@ -8,6 +8,7 @@ zero.
 
 from __future__ import annotations
 
+import platform
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,6 +17,8 @@ from sardonyx.errors import InvalidArgument, NotImplemented
 
 Array = np.ndarray[Any, Any]
 F32 = np.float32
+FUSES = platform.machine().lower() in ("aarch64", "arm64")
+"""Whether onnxruntime's builds for this machine fuse a product and a sum into one rounding."""
 FP4_BORDERS = (0.00260417, 0.0859375, 0.20833333, 0.29166667, 0.4166667, 0.583333, 0.8333333)
 """Midpoints between the magnitudes of FP4, with bitsandbytes' decimals: ties depend on them."""
 
@@ -43,12 +46,15 @@ def quantize_qdq_matmul_4bits(*args: Any) -> bool:
 def column_codes(w: Array, block: int, bits: int, symmetric: bool, dtype: Any) -> tuple[Array, Array, Array]:
     """Codes [blocks, block, n], scales and zero points [blocks, n] of [k, n] weights, as MatMulNBits has them.
 
-    The zero point is added before rounding, in a fused multiply-add with the product.
+    The zero point is added before rounding: in a fused multiply-add with the product where compilers write one.
     """
     blocks = blocks_of(w, block)
     steps, points = _grid(blocks, dtype, bits, symmetric)
-    exact = blocks.astype(np.float64) * _inverse(steps)[:, None] + points[:, None]
-    return _clipped(_rounded(exact.astype(F32)), 0, 2**bits - 1), steps, points
+    if FUSES:
+        shifted = (blocks.astype(np.float64) * _inverse(steps)[:, None] + points[:, None]).astype(F32)
+    else:
+        shifted = blocks * _inverse(steps)[:, None] + points[:, None].astype(F32)
+    return _clipped(_rounded(shifted), 0, 2**bits - 1), steps, points
 
 
 def row_codes(w: Array, block: int, bits: int, symmetric: bool, dtype: Any) -> tuple[Array, Array, Array]:
