@@ -29,14 +29,16 @@ if TYPE_CHECKING:
     from sardonyx.eviction import CacheFile
     from sardonyx.session.options import SessionOptions
 
-MODEL, SPECIALIZATION, GRAPH, KERNEL = "model", "specialization", "graph", "kernel"
+MODEL, SPECIALIZATION, GRAPH, KERNEL, RATES = "model", "specialization", "graph", "kernel", "rates"
+_WITHOUT_PATH = {RATES: "of this machine"}
 
 
 class CacheItem(Record):
     """One file of the cache."""
 
     kind: str
-    """``model`` (compiled), ``specialization`` (of a part, in a run), ``graph`` (optimized) or ``kernel``."""
+    """``model`` (compiled), ``specialization`` (of a part, in a run), ``graph`` (optimized), ``kernel``, or ``rates``
+    (of the machine)."""
     path: str | None
     """The model's file; None for kernels and for models that were given as bytes."""
     nbytes: int
@@ -103,7 +105,7 @@ def _item(file: CacheFile, paths: Mapping[str, str | None]) -> CacheItem:
     elif suffix == "graph":
         kind, path = GRAPH, _path(file)
     else:
-        kind, path = KERNEL, None
+        kind, path = RATES if suffix == "rates" else KERNEL, None
     return CacheItem(kind, path, file.nbytes, file.used_at, file)
 
 
@@ -146,7 +148,8 @@ def _print_items(found: Sequence[CacheItem]) -> None:
     for item in found:
         if item.kind != KERNEL:
             used = time.strftime("%Y-%m-%d %H:%M", time.localtime(item.used_at))
-            print(f"{used}  {item.nbytes / 2**20:8.1f} MiB  {item.kind:14}  {item.path or 'given as bytes'}")
+            of = item.path or _WITHOUT_PATH.get(item.kind, "given as bytes")
+            print(f"{used}  {item.nbytes / 2**20:8.1f} MiB  {item.kind:14}  {of}")
     kernels = [item.nbytes for item in found if item.kind == KERNEL]
     print(f"{len(kernels)} kernels, {sum(kernels) / 2**20:.1f} MiB")
 
