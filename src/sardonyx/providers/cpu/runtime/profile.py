@@ -17,7 +17,6 @@ from sardonyx.ir.graph import Node, Value
 from sardonyx.plan.buckets import bucket
 from sardonyx.providers.cpu.language.context import Context, Stamp
 from sardonyx.providers.cpu.memory.allocator import address
-from sardonyx.providers.cpu.program.steps import Ref
 from sardonyx.providers.cpu.runtime.team import now, ticks_per_second
 
 if TYPE_CHECKING:
@@ -144,6 +143,8 @@ def _facts_of(
 
 
 def _weights_nbytes(step: Step, sizes: Mapping[str, int]) -> int:
+    from sardonyx.providers.cpu.program.steps import Ref
+
     storages = {given.storage for given in step.args.values() if isinstance(given, Ref)}
     found = 0
     for s in storages:
@@ -155,6 +156,8 @@ def _weights_nbytes(step: Step, sizes: Mapping[str, int]) -> int:
 
 def _arithmetic(step: Step) -> str:
     """The arithmetic that a step's kernel and operands tell."""
+    from sardonyx.providers.cpu.program.steps import Ref
+
     args = step.args.items()
     reads = {a.storage.dtype.name for name, a in args if isinstance(a, Ref) and name not in step.writes}
     if "f64" in reads:
