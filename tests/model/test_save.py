@@ -152,7 +152,7 @@ def test_where_weights_may_go(tmp_path: Path) -> None:
     assert (tmp_path / "weights.bin").stat().st_size >= 800
     for location in ("../weights.bin", os.fspath(tmp_path / "w.bin")):
         with pytest.raises(errors.InvalidArgument, match="folder"):
-            save(typed(made), path, external=ExternalData(location))
+            save(typed(made), path, external=ExternalData(location, 0))
     save(typed(made), tmp_path / "small.onnx", external=ExternalData(threshold_nbytes=10**6))
     assert not (tmp_path / "small.onnx.data").exists()
 

@@ -10,6 +10,7 @@ from sardonyx.ir.clone import clone
 from sardonyx.ir.graph import Model, Value
 from sardonyx.model.save import Names, model_to_proto
 from sardonyx.quantization.data import Feeds
+from sardonyx.quantization.running import check_feeds
 
 if TYPE_CHECKING:
     from sardonyx.ir.tensor import Tensor
@@ -38,6 +39,7 @@ class Tapped:
 
     def run(self, feeds: Feeds, names: Sequence[str] | None = None) -> dict[str, Any]:
         """Values by name; all, or those asked for."""
+        check_feeds(self._session, feeds)
         wanted = self.names if names is None else list(names)
         return dict(zip(wanted, self._session.run(wanted, dict(feeds)), strict=True))
 
