@@ -1,0 +1,44 @@
+"""Quantization of models, with onnxruntime.quantization's names.
+
+    from sardonyx.quantization import quantize_dynamic
+    quantize_dynamic("model.onnx", "model.int8.onnx")
+
+Names are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+_HOMES: dict[str, str] = {
+    **dict.fromkeys(("CalibrationMethod", "QuantFormat", "QuantType", "QuantizationMode"), "kinds"),
+    "CalibrationDataReader": "data",
+    "correct_biases": "bias_correction",
+    "equalize_layers": "equalize",
+}
+"""Public name to the module of this package that has it."""
+
+__all__ = [*_HOMES]  # noqa: PLE0604
+
+if TYPE_CHECKING:
+    from sardonyx.quantization.bias_correction import correct_biases as correct_biases
+    from sardonyx.quantization.data import CalibrationDataReader as CalibrationDataReader
+    from sardonyx.quantization.equalize import equalize_layers as equalize_layers
+    from sardonyx.quantization.kinds import CalibrationMethod as CalibrationMethod
+    from sardonyx.quantization.kinds import QuantFormat as QuantFormat
+    from sardonyx.quantization.kinds import QuantizationMode as QuantizationMode
+    from sardonyx.quantization.kinds import QuantType as QuantType
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *globals()})
