@@ -23,6 +23,7 @@ _HOMES: dict[str, str] = {
     ),
     "correct_biases": "bias_correction",
     "equalize_layers": "equalize",
+    "quant_pre_process": "shape_inference",
 }  # fmt: skip
 """Public name to the module of this package that has it."""
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from sardonyx.quantization.matmul_nbits_quantizer import KQuantWeightOnlyQuantConfig as KQuantWeightOnlyQuantConfig
     from sardonyx.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer as MatMulNBitsQuantizer
     from sardonyx.quantization.matmul_nbits_quantizer import RTNWeightOnlyQuantConfig as RTNWeightOnlyQuantConfig
+    from sardonyx.quantization.shape_inference import quant_pre_process as quant_pre_process
 
 
 def __getattr__(name: str) -> Any:
