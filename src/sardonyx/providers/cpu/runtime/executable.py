@@ -245,7 +245,7 @@ class CpuExecutable:
                 objects[at] = id(a)
                 at += 1
             if shape.trial is not None and shape.is_quick and (context is None or context.is_unobserved):
-                self._execute_tried(frame, shape, shape.trial)
+                self._execute_tried(frame, shape, shape.trial, context)
             elif context is not None:
                 self._execute_watched(frame, shape, context)
             else:
@@ -312,7 +312,7 @@ class CpuExecutable:
         self._team = team_for(self._settings)
         return self._team
 
-    def _execute_tried(self, frame: Frame, shape: Shape, trial: Trial) -> None:
+    def _execute_tried(self, frame: Frame, shape: Shape, trial: Trial, context: RunContext | None) -> None:
         """Run with the trial's current choice, and time each step."""
         count, rows = way = trial.choice
         recorder = self._recorder(count, frame.slots)
@@ -327,6 +327,8 @@ class CpuExecutable:
             frame.slots[Context.PROFILE] = 0
         if frame.error.value != Code.ARRAY:
             shape.learn(trial, way, took, recorder.seconds())
+            if context is not None and context.record_part is not None:
+                recorder.report(context, self._views, shape.sizes, self._team)
 
     def _execute_watched(self, frame: Frame, shape: Shape, context: RunContext) -> None:
         """Run in slices, so that signals are handled, with a cancel flag and perhaps a deadline or a profile."""
@@ -354,7 +356,7 @@ class CpuExecutable:
             slots[Context.PAUSE_AT] = 0
             slots[Context.LAST], slots[Context.LEFT] = len(self.table.steps), runs_left
         if recorder is not None:
-            recorder.report(context, self._views, shape.sizes)
+            recorder.report(context, self._views, shape.sizes, self._team)
 
     def _recorder(self, count: int, slots: Any) -> Recorder:
         from sardonyx.providers.cpu.runtime.profile import Recorder
