@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -92,7 +92,7 @@ def test_separation_is_least_squares(seed: int) -> None:
     rng = np.random.default_rng(seed)
     wanted, widths = list(rng.uniform(0, 300, 12)), list(rng.uniform(10, 60, 12))
     found = separated(wanted, widths, 5.0)
-    gaps = [(a + b) / 2 + 5.0 for a, b in zip(widths, widths[1:], strict=False)]
+    gaps = [(a + b) / 2 + 5.0 for a, b in pairwise(widths)]
     assert all(b - a >= gap - 1e-9 for a, b, gap in zip(found, found[1:], gaps, strict=False))
 
     def cost(x: list[float]) -> float:

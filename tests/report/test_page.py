@@ -64,7 +64,9 @@ def hostile_model(name: str) -> bytes:
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
         [helper.make_tensor_value_info(f"y{name}", TensorProto.FLOAT, [2, 3])],
     )
-    return bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString())
+    return bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString()
+    )
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +156,10 @@ def test_a_model_on_the_reference_provider_is_drawn_too(tmp_path: Path) -> None:
     nodes = [helper.make_node("StringConcat", ["x", "x"], ["y"])]
     strings = TensorProto.STRING
     graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", strings, [2])], [helper.make_tensor_value_info("y", strings, [2])]
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", strings, [2])],
+        [helper.make_tensor_value_info("y", strings, [2])],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     data = write_report(model, tmp_path / "strings.html")

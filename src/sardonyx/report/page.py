@@ -38,7 +38,7 @@ def page(data: ReportData) -> str:
 
 
 def _asset(name: str) -> str:
-    return resources.files("sardonyx.report").joinpath("assets", name).read_text(encoding="utf-8")
+    return (resources.files("sardonyx.report") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _policy(script: str, style: str) -> str:

@@ -157,7 +157,7 @@ class ReportData(Record):
 def plain(value: Any) -> Any:
     """Records as dictionaries, tuples as lists, numbers that JSON lacks as None."""
     if isinstance(value, Record):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}  # type: ignore[arg-type]
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

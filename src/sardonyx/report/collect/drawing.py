@@ -23,7 +23,14 @@ def drawn(
         tuple(points if a < b else _turned(points)) for (a, b, _), points in zip(inside, drawing.bends, strict=True)
     ]
     return DrawnGraph(
-        name, about, tuple(kept), tuple(inside), tuple(drawing.x), tuple(drawing.y), tuple(bends), len(nodes) - len(kept)
+        name,
+        about,
+        tuple(kept),
+        tuple(inside),
+        tuple(drawing.x),
+        tuple(drawing.y),
+        tuple(bends),
+        len(nodes) - len(kept),
     )
 
 

@@ -50,6 +50,4 @@ def processor() -> str:
 
 def machine(threads: int) -> Machine:
     """The rates of this machine, measured now in about half a second."""
-    return Machine(
-        machine_limits.peak_flops(threads=threads), machine_limits.read_bandwidth(NBYTES, threads), threads
-    )
+    return Machine(machine_limits.peak_flops(threads=threads), machine_limits.read_bandwidth(NBYTES, threads), threads)

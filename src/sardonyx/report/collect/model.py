@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sardonyx.ir.graph import Graph, Node
 from sardonyx.model.load import load
 from sardonyx.records import Record
@@ -15,7 +17,7 @@ from sardonyx.report.collect.findings import findings
 from sardonyx.report.collect.graphs import file_graph, kernel_graph, optimized_graph
 from sardonyx.report.collect.groups import Group, groups_of
 from sardonyx.report.collect.memory import memory_maps
-from sardonyx.report.collect.run import Observed, feeds_for, observe, open_session, written_types
+from sardonyx.report.collect.run import Observed, array_type, feeds_for, observe, open_session, written_types
 from sardonyx.report.records import DrawnGraph, Finding, Layer, Machine, MemoryMap
 
 if TYPE_CHECKING:
@@ -135,11 +137,15 @@ def _summary(
         ("time of a run", duration(seen.run_s)),
         ("nodes", f"{len(written)} in the file, {len(graph)} optimized, {kernels} fused groups"),
         ("parameters", f"{parameters:,} ({size(nbytes)})"),
-        ("inputs", "; ".join(f"{k} {getattr(v, 'dtype', '')}{list(getattr(v, 'shape', ()))}" for k, v in feeds.items())),
+        ("inputs", "; ".join(f"{name}: {_described(value)}" for name, value in feeds.items())),
     ]
     if memory:
         found.append(("arena", ", ".join(size(m.arena_nbytes) for m in memory)))
     return found
+
+
+def _described(value: Any) -> str:
+    return array_type(value) if isinstance(value, np.ndarray) else type(value).__name__
 
 
 def duration(seconds: float) -> str:

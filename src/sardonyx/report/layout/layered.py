@@ -64,8 +64,8 @@ def draw(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int]])
     ordered = order_layers(layers, before, after)
     x = place(ordered, before, after, widths, GAP)
     tops, at = [], 0.0
-    for layer in ordered:
-        height = max((sizes[n][1] for n in layer if n < count), default=0.0)
+    for nodes in ordered:
+        height = max((sizes[n][1] for n in nodes if n < count), default=0.0)
         tops.append(at + height / 2)
         at += height + LAYER_GAP
     y = [tops[layer] for layer in at_layer]

@@ -18,7 +18,7 @@ def assign_layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
         layers[node] = max((layers[p] + 1 for p in before[node]), default=0)
     for node in reversed(range(count)):
         # Moving a node down shortens its outgoing edges and lengthens its incoming ones.
-        if after[node] and len(before[node]) < len(after[node]) or after[node] and not before[node]:
+        if (after[node] and len(before[node]) < len(after[node])) or (after[node] and not before[node]):
             layers[node] = min(layers[s] for s in after[node]) - 1
     used = {layer: i for i, layer in enumerate(sorted(set(layers)))}
     return [used[layer] for layer in layers]

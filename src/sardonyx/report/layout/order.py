@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Sequence
+from itertools import pairwise
 
 SWEEPS = 6
 
 
-def order_layers(layers: Sequence[Sequence[int]], before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]) -> list[list[int]]:
+def order_layers(
+    layers: Sequence[Sequence[int]], before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]
+) -> list[list[int]]:
     """The layers' nodes in an order with few crossings. ``before`` and ``after`` are neighbours in adjacent layers."""
     current = [list(layer) for layer in layers]
     best, fewest = [list(layer) for layer in current], crossings(current, after)
@@ -31,7 +34,7 @@ def order_layers(layers: Sequence[Sequence[int]], before: Sequence[Sequence[int]
 def crossings(layers: Sequence[Sequence[int]], after: Sequence[Sequence[int]]) -> int:
     """How many pairs of edges between adjacent layers cross."""
     total = 0
-    for upper, lower in zip(layers, layers[1:], strict=False):
+    for upper, lower in pairwise(layers):
         place = {node: i for i, node in enumerate(lower)}
         seen: list[int] = []
         for node in upper:
