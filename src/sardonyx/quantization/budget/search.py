@@ -290,7 +290,8 @@ class _Search:
         if not is_faster and self._goal.must_be_faster:
             report.statement = (
                 f"No model meets the budget: int8 does not pay on this machine. The best accurate one, with "
-                f"{in_float}, is {times}. Nothing was written; run the float model, or pass Budget(must_be_faster=False)."
+                f"{in_float}, is {times}. Nothing was written; run the float model, or pass "
+                "Budget(must_be_faster=False)."
             )
             return
         self._maker.make(source, never=[node for layer in kept for node in layer.nodes], path=Path(self._output))
