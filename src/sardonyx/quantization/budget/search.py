@@ -289,8 +289,9 @@ class _Search:
         times = f"{trial.speedup:.2f} times as fast as float ({self._float_ms:.3f} ms -> {trial.latency_ms:.3f} ms)"
         if not is_faster and self._goal.must_be_faster:
             report.statement = (
-                f"No model meets the budget: int8 does not pay on this machine. The best accurate one, with {in_float}, "
-                f"is {times}. Nothing was written; run the float model, or pass Budget(must_be_faster=False)."
+                f"No model meets the budget: int8 does not pay on this machine. The best accurate one, with "
+                f"{in_float}, is {times}. Nothing was written; run the float model, or pass "
+                "Budget(must_be_faster=False)."
             )
             return
         self._maker.make(source, never=[node for layer in kept for node in layer.nodes], path=Path(self._output))
