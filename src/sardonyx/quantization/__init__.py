@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 _HOMES: dict[str, str] = {
     **dict.fromkeys(("CalibrationMethod", "QuantFormat", "QuantType", "QuantizationMode"), "kinds"),
     "CalibrationDataReader": "data",
+    "Budget": "budget.goal",
+    "SessionMetric": "budget.damage",
     **dict.fromkeys(
         (
             "DefaultWeightOnlyQuantConfig", "GPTQWeightOnlyQuantConfig", "HQQWeightOnlyQuantConfig",
@@ -31,6 +33,8 @@ __all__ = [*_HOMES]  # noqa: PLE0604
 
 if TYPE_CHECKING:
     from sardonyx.quantization.bias_correction import correct_biases as correct_biases
+    from sardonyx.quantization.budget.damage import SessionMetric as SessionMetric
+    from sardonyx.quantization.budget.goal import Budget as Budget
     from sardonyx.quantization.data import CalibrationDataReader as CalibrationDataReader
     from sardonyx.quantization.equalize import equalize_layers as equalize_layers
     from sardonyx.quantization.kinds import CalibrationMethod as CalibrationMethod
