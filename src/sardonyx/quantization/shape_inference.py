@@ -47,9 +47,9 @@ def quant_pre_process(
     """Write a model with the shapes of all values, optimized at the basic level.
 
     The nodes of a model with operators of com.microsoft stay as they are: it was optimized before. Shapes are left out
-    only if both of their inferences are skipped: here they are one, with symbolic dimensions. ``auto_merge``, ``int_max``,
-    ``guess_output_rank`` and ``verbose`` have no effect, the inference needs no such help. ``external_data_location``
-    needs ``all_tensors_to_one_file``.
+    only if both of their inferences are skipped: here they are one, with symbolic dimensions. ``auto_merge``,
+    ``int_max``, ``guess_output_rank`` and ``verbose`` have no effect, the inference needs no such help.
+    ``external_data_location`` needs ``all_tensors_to_one_file``.
     """
     source = deprecated_kwargs.pop("input_model_path", None) if input_model is None else input_model
     if deprecated_kwargs:
