@@ -24,6 +24,7 @@ _HOMES: dict[str, str] = {
         "matmul_nbits_quantizer",
     ),
     "correct_biases": "bias_correction",
+    "debug": "diagnosis.debug",
     "equalize_layers": "equalize",
     "quant_pre_process": "shape_inference",
 }  # fmt: skip
