@@ -172,15 +172,15 @@ def _schema_type(node: Node, key: str) -> Any:
     return int(schema.attributes[key].type) if key in schema.attributes else None  # type: ignore[call-overload]
 
 
-def save(model: Model, path: str | os.PathLike[str]) -> None:
-    """Write the model; weights past protobuf's limit go to ``<path>.data`` in the same folder. After a failure both
-    files are unchanged.
+def save(model: Model, path: str | os.PathLike[str], *, external: bool = False) -> None:
+    """Write the model; weights past protobuf's limit, or all with ``external``, go to ``<path>.data`` in the same
+    folder. After a failure both files are unchanged.
     """
     path = os.fspath(path)
     proto = model_to_proto(model, weights=False)
     names = Names(model.graph)
     weights = {names(v): v.const for v in model.graph.initializers.values() if v.const is not None}
-    outside = sum(t.nbytes for t in weights.values()) > PROTO_LIMIT
+    outside = external or sum(t.nbytes for t in weights.values()) > PROTO_LIMIT
     try:
         if outside:
             data = _external_chunks(proto, weights, os.path.basename(path) + ".data")
