@@ -46,7 +46,7 @@ $(BIN)/python:
 
 # onnxruntime is only compared with, so the demo runs without it too.
 $(VENV)/core: pyproject.toml | $(BIN)/python
-	$(PIP) install --editable .
+	$(PIP) install --editable '.[cli]'
 	$(PIP) install --editable '.[demo]' || echo "onnxruntime does not install here; the demo runs without the comparison"
 	touch $@
 

@@ -97,7 +97,7 @@ class Watch(profile.Recorder):
 
     kept: list[list[Row]]
 
-    def report(self, context: RunContext, views: Any, sizes: tuple[int, ...]) -> None:
+    def report(self, context: RunContext, views: Any, sizes: tuple[int, ...], team: Any) -> None:
         values = np.array(self._table.evaluate(sizes), np.float64)
         flops, nbytes = values[self._table.flops], values[self._table.traffic]
         stamps = self._stamps / ticks_per_second()

@@ -1,22 +1,15 @@
 """The cache of compiled models and kernels: what it holds, how to empty it, and how to fill it ahead of time.
 
-    python -m sardonyx.cache list
-    python -m sardonyx.cache clear [MODEL]
-    python -m sardonyx.cache warm MODEL...
-
-Sessions fill it by themselves. It is in ``~/.cache/sardonyx``, or where ``SARDONYX_CACHE`` points (``off``: nowhere),
-and holds at most ``SARDONYX_CACHE_NBYTES`` bytes, 2 GiB by default.
+Sessions fill it by themselves; the command is ``sardonyx cache``. It is in ``~/.cache/sardonyx``, or where
+``SARDONYX_CACHE`` points (``off``: nowhere), and holds at most ``SARDONYX_CACHE_NBYTES`` bytes, 2 GiB by default.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import marshal
 import os
-import sys
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sardonyx import entries, eviction, folders
@@ -29,14 +22,15 @@ if TYPE_CHECKING:
     from sardonyx.eviction import CacheFile
     from sardonyx.session.options import SessionOptions
 
-MODEL, SPECIALIZATION, GRAPH, KERNEL = "model", "specialization", "graph", "kernel"
+MODEL, SPECIALIZATION, GRAPH, KERNEL, RATES = "model", "specialization", "graph", "kernel", "rates"
 
 
 class CacheItem(Record):
     """One file of the cache."""
 
     kind: str
-    """``model`` (compiled), ``specialization`` (of a part, in a run), ``graph`` (optimized) or ``kernel``."""
+    """``model`` (compiled), ``specialization`` (of a part, in a run), ``graph`` (optimized), ``kernel``, or ``rates``
+    (of the machine)."""
     path: str | None
     """The model's file; None for kernels and for models that were given as bytes."""
     nbytes: int
@@ -103,7 +97,7 @@ def _item(file: CacheFile, paths: Mapping[str, str | None]) -> CacheItem:
     elif suffix == "graph":
         kind, path = GRAPH, _path(file)
     else:
-        kind, path = KERNEL, None
+        kind, path = RATES if suffix == "rates" else KERNEL, None
     return CacheItem(kind, path, file.nbytes, file.used_at, file)
 
 
@@ -119,53 +113,4 @@ def _spellings(path: str | os.PathLike[str]) -> set[str]:
     return {os.path.abspath(path), os.path.realpath(path)}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m sardonyx.cache", description=(__doc__ or "").split("\n\n")[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="what the cache holds, the last used models first")
-    one = commands.add_parser("clear", help="delete everything, or the entries of a model")
-    one.add_argument("model", nargs="?", help="the model's file")
-    many = commands.add_parser("warm", help="compile models, so that their first start is quick")
-    many.add_argument("models", nargs="+", help="files of models")
-    many.add_argument("--threads", type=int, default=0, help="intra_op_num_threads of the sessions to come")
-    options = parser.parse_args(argv)
-    if folders.cache_folder() is None:
-        print(folders.why_off(), file=sys.stderr)
-        return 1
-    if options.command == "list":
-        _print_items(items())
-        return 0
-    if options.command == "clear":
-        print(f"{clear(options.model) / 2**20:.1f} MiB deleted")
-        return 0
-    return max(_warm_one(path, options.threads) for path in options.models)
-
-
-def _print_items(found: Sequence[CacheItem]) -> None:
-    print(f"{folder()}: {len(found)} files, {sum(item.nbytes for item in found) / 2**20:.1f} MiB")
-    for item in found:
-        if item.kind != KERNEL:
-            used = time.strftime("%Y-%m-%d %H:%M", time.localtime(item.used_at))
-            print(f"{used}  {item.nbytes / 2**20:8.1f} MiB  {item.kind:14}  {item.path or 'given as bytes'}")
-    kernels = [item.nbytes for item in found if item.kind == KERNEL]
-    print(f"{len(kernels)} kernels, {sum(kernels) / 2**20:.1f} MiB")
-
-
-def _warm_one(path: str, threads: int) -> int:
-    from sardonyx.session.options import SessionOptions
-
-    options = SessionOptions()
-    options.intra_op_num_threads = threads
-    try:
-        is_cached = warm(path, options)
-    except Exception as error:
-        print(f"{path}: {error}", file=sys.stderr)
-        return 1
-    print(f"{path}: {'cached' if is_cached else 'cannot be cached'}")
-    return 0 if is_cached else 1
-
-
 __all__ = ["CacheItem", "clear", "flush", "folder", "items", "warm"]
-
-if __name__ == "__main__":
-    sys.exit(main())

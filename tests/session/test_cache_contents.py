@@ -72,15 +72,6 @@ def test_warm_compiles_ahead(tmp_path: Path, folder: Path) -> None:
     assert not cache.warm(path, options)
 
 
-def test_the_command_line(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write(tmp_path / "a.onnx")
-    assert cache.main(["warm", str(path)]) == 0 and was_kept(path)
-    assert cache.main(["list"]) == 0
-    assert str(path) in capsys.readouterr().out
-    assert cache.main(["clear"]) == 0 and cache.items() == []
-    assert cache.main(["warm", str(tmp_path / "nothing.onnx")]) == 1
-
-
 def test_the_least_recently_used_files_are_evicted(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

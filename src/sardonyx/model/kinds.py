@@ -17,6 +17,9 @@ _MAGIC = (
     (b"\x89HDF\r\n", "HDF5, such as Keras writes: convert it with tf2onnx"),
     (b"GGUF", "GGUF, as llama.cpp reads it: export the model it was made from to ONNX"),
     (b"\x93NUMPY", "a numpy array, not a model"),
+    (b"\xff\xd8\xff", "a JPEG image, not a model"),
+    (b"\x89PNG", "a PNG image, not a model"),
+    (b"%PDF", "a PDF document, not a model"),
 )
 _FLATBUFFERS = {
     b"TFL3": "a TFLite model: convert it with tf2onnx",

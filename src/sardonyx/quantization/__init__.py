@@ -14,13 +14,17 @@ from typing import TYPE_CHECKING, Any
 _HOMES: dict[str, str] = {
     **dict.fromkeys(("CalibrationMethod", "QuantFormat", "QuantType", "QuantizationMode"), "kinds"),
     "CalibrationDataReader": "data",
+    "correct_biases": "bias_correction",
+    "equalize_layers": "equalize",
 }
 """Public name to the module of this package that has it."""
 
 __all__ = [*_HOMES]  # noqa: PLE0604
 
 if TYPE_CHECKING:
+    from sardonyx.quantization.bias_correction import correct_biases as correct_biases
     from sardonyx.quantization.data import CalibrationDataReader as CalibrationDataReader
+    from sardonyx.quantization.equalize import equalize_layers as equalize_layers
     from sardonyx.quantization.kinds import CalibrationMethod as CalibrationMethod
     from sardonyx.quantization.kinds import QuantFormat as QuantFormat
     from sardonyx.quantization.kinds import QuantizationMode as QuantizationMode

@@ -48,6 +48,12 @@ CASES = {
         "q = ConvInteger(x1, x2) n = Cast<to = 1>(q) v = QuantizeLinear(n, r, z) " + CHAIN.replace("(x,", "(v,") + END,
         "uint8[2, 3, 9, 9] x1, int8[6, 3, 3, 3] x2",
     ),
+    "behind a depthwise convolution": (
+        "q = ConvInteger<group = 6>(x1, x2) n = Cast<to = 1>(q) v = QuantizeLinear(n, r, z) "
+        + CHAIN.replace("(x,", "(v,")
+        + END,
+        "uint8[2, 6, 9, 9] x1, int8[6, 1, 3, 3] x2",
+    ),
     "behind a convolution to a pixel": (
         "q = ConvInteger(x1, x2) n = Cast<to = 1>(q) v = QuantizeLinear(n, r, z) " + CHAIN.replace("(x,", "(v,") + END,
         "uint8[1, 3, 5, 5] x1, int8[6, 3, 5, 5] x2",

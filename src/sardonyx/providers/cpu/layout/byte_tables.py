@@ -20,10 +20,10 @@ from sardonyx.lower.fusion.fuse import MAX_VIEWS
 from sardonyx.lower.groups import (
     Apply,
     Contraction,
+    Convolution,
     Count,
     Expression,
     Group,
-    IntegerConvolution,
     Loop,
     Reduce,
     Storage,
@@ -68,7 +68,7 @@ def _with_tables(group: Group, least: int) -> Group:
         room = MAX_VIEWS - len(group.inputs) - len(group.outputs)
         made = _rewritten(group.expression, group.inputs, group.extents, least, room)
         return group if made is None else replace(group, expression=made[0], inputs=made[1])
-    if isinstance(group, (Contraction, IntegerConvolution)):
+    if isinstance(group, (Contraction, Convolution)):
         made = _rewritten(group.epilogue, group.extra, group.box, least)
         return group if made is None else replace(group, epilogue=made[0], extra=made[1])
     return group

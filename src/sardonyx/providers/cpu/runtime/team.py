@@ -128,6 +128,8 @@ class Team:
         self._mailboxes = allocate((1 + MAX_WORKERS) * Mailbox.WORDS * 8).view(np.int64)
         self.at = address(self._mailboxes)
         self._count = 0
+        self.ids: dict[int, int] = {}
+        """The system's number of each worker's thread."""
         self._lock = forks.lock()
         _began()
         self.execute = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(
@@ -160,6 +162,7 @@ class Team:
                 self._count = self._mailboxes[Mailbox.COUNT] = i + 1
 
     def _live(self, i: int, live: Callable[[int, int], None], idle: int) -> None:
+        self.ids[i] = threading.get_native_id()
         affinities = self.settings.affinities
         if i < len(affinities) and affinities[i] and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, affinities[i])

@@ -1,0 +1,7 @@
+"""``python -m sardonyx``: the command line."""
+
+import sys
+
+from sardonyx.cli import main
+
+sys.exit(main())

@@ -1,0 +1,90 @@
+"""What commands print: text by rich at the terminal's width, or JSON.
+
+Without a terminal, text is plain and as wide as ``COLUMNS`` says, 80 columns by default.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def console(stderr: bool = False) -> Console:
+    return Console(stderr=stderr, highlight=False, emoji=False, markup=False)
+
+
+def show(result: Any, text: Callable[[Console], None], as_json: bool) -> None:
+    """Print a result: as JSON (see ``plain``), or by ``text``, which prints to the console that it is given."""
+    if as_json:
+        print(json.dumps(plain(result), indent=1, allow_nan=False))
+    else:
+        text(console())
+
+
+def plain(value: Any) -> Any:
+    """A result as JSON's types: records become objects, numbers that are not finite null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (Sequence, set, frozenset)):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):  # numpy's scalars and arrays
+        return plain(value.tolist())
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> Table:
+    """A table without frames. A column whose name begins with ``>`` is aligned to the right."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
+    for name in columns:
+        is_right = name.startswith(">")
+        made.add_column(
+            name.removeprefix(">"), justify="right" if is_right else "left", overflow="fold", no_wrap=is_right
+        )
+    for row in rows:
+        made.add_row(*map(str, row))
+    return made
+
+
+def facts(pairs: Mapping[str, object]) -> Table:
+    """Names and values, one pair a line."""
+    made = Table(box=None, pad_edge=False, show_header=False)
+    made.add_column(style="dim", no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in pairs.items():
+        made.add_row(name, str(value))
+    return made
+
+
+def nbytes_text(nbytes: float) -> str:
+    """Bytes for people: 1.5 MiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(nbytes) < 1024 or unit == "GiB":
+            break
+        nbytes /= 1024
+    return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Seconds for people, in three digits: 1.23 ms."""
+    if not math.isfinite(seconds):
+        return "-"
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(seconds) >= size or unit == "us":
+            break
+    value = seconds / size
+    return f"{value:.{2 if abs(value) < 10 else 1 if abs(value) < 100 else 0}f} {unit}"

@@ -1,0 +1,140 @@
+"""From arguments to an exit status: the application is made from the table, errors become one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
+from inspect import cleandoc
+from typing import Annotated, Any, TextIO
+
+import typer
+from rich.markup import escape
+
+import sardonyx
+from sardonyx.cli import DEFECT, GOOD, INTERRUPTED, UNUSABLE, table
+from sardonyx.errors import REPORT, EngineError, SardonyxError
+
+NAME = "sardonyx"
+SETTINGS = {"help_option_names": ["-h", "--help"]}
+_shows_tracebacks = False
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run a command line; returns the exit status and raises nothing."""
+    global _shows_tracebacks
+    _shows_tracebacks = False
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal may lack the characters of tables
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            status = typer.main.get_command(application()).main(list(argv), NAME, standalone_mode=False)
+            sys.stdout.flush()
+        except Exception as error:
+            return _failed(error)
+    if status == INTERRUPTED:  # typer returns it for a KeyboardInterrupt
+        _tell("interrupted")
+    return status if isinstance(status, int) else GOOD
+
+
+def application() -> typer.Typer:
+    """All commands of the table."""
+    app = typer.Typer(
+        rich_markup_mode="rich",
+        no_args_is_help=True,
+        context_settings=SETTINGS,
+        pretty_exceptions_enable=False,
+        epilog=_examples("sardonyx COMMAND --help"),
+    )
+    app.callback()(_general)
+    for name, panel in table.COMMANDS.items():
+        module: Any = import_module(f"sardonyx.cli.commands.{name}")
+        style: dict[str, Any] = {
+            "context_settings": SETTINGS,
+            "rich_help_panel": panel,
+            "epilog": _examples(module.EXAMPLES),
+        }
+        if isinstance(module.command, dict):
+            group = typer.Typer(rich_markup_mode="rich", no_args_is_help=True)
+            for subname, function in module.command.items():
+                group.command(subname, help=_help(function), context_settings=SETTINGS)(function)
+            app.add_typer(group, name=name, help=_help(module), **style)
+        else:
+            app.command(name, help=_help(module.command), **style)(module.command)
+    return app
+
+
+def _help(documented: Any) -> str:
+    """The docstring, one line a paragraph, which typer wraps."""
+    return "\n\n".join(escape(" ".join(part.split())) for part in cleandoc(documented.__doc__).split("\n\n"))
+
+
+def _examples(lines: str) -> str:
+    shown = [f"[cyan]  {escape(line.strip())}[/cyan]" for line in lines.strip().splitlines()]
+    return "\n".join(["[bold]Examples[/bold]" if len(shown) > 1 else "[bold]Example[/bold]", *shown])
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        print(f"{NAME} {sardonyx.__version__}")
+        raise typer.Exit
+
+
+def _general(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", is_eager=True, callback=_show_version)
+    ] = False,
+    shows_tracebacks: Annotated[
+        bool, typer.Option("--traceback", help="Show where an error came from, for a bug report.")
+    ] = False,
+) -> None:
+    """Run, measure, understand and improve ONNX models."""
+    global _shows_tracebacks
+    _shows_tracebacks = shows_tracebacks
+
+
+def _failed(error: Exception) -> int:
+    """Tell an error in one line; the exit status that it means."""
+    if isinstance(error, BrokenPipeError):  # the reader of our output has left, as `head` does
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return GOOD
+    if _shows_tracebacks:
+        traceback.print_exception(error)
+    if isinstance(error, typer.TyperException):
+        if text := error.format_message():  # none: the help was printed
+            _tell(text)
+        return UNUSABLE
+    if isinstance(error, EngineError):
+        _tell(str(error))
+        return DEFECT
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        _tell(f"{where}{error.strerror or error}")
+        return UNUSABLE
+    if isinstance(error, (SardonyxError, MemoryError)):
+        _tell(str(error) or "out of memory")
+        return UNUSABLE
+    _tell(f"{type(error).__name__}: {error}; {REPORT}; sardonyx --traceback ... shows where")
+    return DEFECT
+
+
+def _tell(text: str) -> None:
+    print(f"{NAME}: {' '.join(text.split())}", file=sys.stderr)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    _tell(f"warning: {message}")

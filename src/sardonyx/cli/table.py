@@ -1,0 +1,17 @@
+"""The commands. A row NAME is the file ``commands/NAME.py``, which holds
+
+    command     the function, whose parameters typer reads, or a dict of functions: subcommands by name
+    EXAMPLES    lines of the shell, shown below its help
+
+Its docstring is the help. It returns an exit status, or None for 0. Engines and numpy are imported inside functions,
+so that ``sardonyx --help`` is quick.
+"""
+
+from __future__ import annotations
+
+MEASURE, CHANGE, UNDERSTAND, KEEP = "Run and measure", "Change a model", "Understand a model", "This machine"
+
+COMMANDS: dict[str, str] = {
+    "cache": KEEP,
+}
+"""Names and the panels of the help in which they are shown, in the order of the help."""
