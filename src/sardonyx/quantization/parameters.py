@@ -134,6 +134,8 @@ def parameters_of_data(
             raise Misuse("float8 has no reduced range", hint="leave reduce_range out")
         others = None if axis is None else tuple(i for i in range(data.ndim) if i != axis)
         scale, zero = float8_scale_and_zero_point(np.asarray(np.std(data, axis=others)))
+        reach = np.asarray(np.max(np.abs(data), axis=others, initial=0)) / data.dtype.type(FLOAT8_MAX)
+        scale = np.where(scale == 0, np.where(reach == 0, 1, reach), scale).astype(data.dtype)
         return Parameters(kind, scale, zero, axis)
     lowest, highest = extremes(data, axis)
     if low is not None:
@@ -185,7 +187,7 @@ def quantize_array(data: Array, parameters: Parameters) -> Array:
     smallest, largest = (-FLOAT8_MAX, FLOAT8_MAX) if kind.is_float8 else limits(kind)
     zeros = np.asarray(parameters.zero_point.astype(np.float32))
     for part, scale, zero in _slabs(data, parameters, zeros):
-        rounded = np.divide(data[part], scale, dtype=np.float32)
+        rounded = np.asarray(np.divide(data[part], scale, dtype=np.float32))
         if not kind.is_float8:
             np.rint(rounded, out=rounded)
             rounded += zero

@@ -317,9 +317,9 @@ def pad(rewriter: Rewriter, node: Node) -> bool:
             inputs[2] = rewriter.const(integers, names.quantized(filler.name))
         else:
             found = Stored(filler, source.scale, source.zero_point)
-            integers = rewriter.value(names.quantized(filler.name), _dtype(source), filler)
-            rewriter.add("QuantizeLinear", found.all, [integers], name=names.quantize_node(filler.name))
-            inputs[2] = integers
+            made = rewriter.value(names.quantized(filler.name), _dtype(source), filler)
+            rewriter.add("QuantizeLinear", found.all, [made], name=names.quantize_node(filler.name))
+            inputs[2] = made
     result = rewriter.value(names.quantized(node.outputs[0].name), _dtype(source), node.outputs[0])
     rewriter.add("Pad", inputs, [result], node.attrs, name=node.name)
     rewriter.keep(node.outputs[0], result, source.scale, source.zero_point, source)

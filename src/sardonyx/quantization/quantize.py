@@ -6,11 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sardonyx.quantization.configs import DynamicQuantConfig as DynamicQuantConfig
-from sardonyx.quantization.configs import QuantConfig as QuantConfig
-from sardonyx.quantization.configs import StaticQuantConfig as StaticQuantConfig
+from sardonyx.quantization.configs import DynamicQuantConfig, QuantConfig, StaticQuantConfig
 from sardonyx.quantization.kinds import CalibrationMethod, QuantFormat, QuantType
-from sardonyx.quantization.kinds import QuantizationMode as QuantizationMode
 from sardonyx.quantization.misuse import Misuse
 from sardonyx.quantization.options import ExtraOptions
 

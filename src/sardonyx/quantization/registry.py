@@ -1,7 +1,7 @@
 """Which operators are quantized by default, in each mode. Values are the names of the rules' functions.
 
-``IntegerOpsRegistry``: dynamic quantization. ``QLinearOpsRegistry``: QOperator format. ``QDQRegistry``: operators with a
-rule of their own in QDQ format; every other one may be asked for by its type.
+``IntegerOpsRegistry``: dynamic quantization. ``QLinearOpsRegistry``: QOperator format. ``QDQRegistry``: operators with
+a rule of their own in QDQ format; every other one may be asked for by its type.
 """
 
 from __future__ import annotations

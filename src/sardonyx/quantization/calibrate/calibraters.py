@@ -30,8 +30,8 @@ NO_DATA = "No data is collected: the calibration data reader gave nothing, or wa
 
 
 class CalibraterBase:
-    """``augment_graph`` makes the tensors to calibrate outputs, ``collect_data`` runs the samples of a reader (it may be
-    called again), ``compute_data`` returns what was found.
+    """``augment_graph`` makes the tensors to calibrate outputs, ``collect_data`` runs the samples of a reader, once or
+    more often, ``compute_data`` returns what was found.
     """
 
     method = CalibrationMethod.MinMax
