@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sardonyx.quantization.configs import DynamicQuantConfig, QuantConfig, StaticQuantConfig
+from sardonyx.quantization.configs import DynamicQuantConfig, StaticQuantConfig
 from sardonyx.quantization.kinds import CalibrationMethod, QuantFormat, QuantType
 from sardonyx.quantization.misuse import Misuse
 from sardonyx.quantization.options import ExtraOptions
@@ -40,7 +40,7 @@ def quantize_static(
     ``sardonyx.quantization.kinds``, ``extra_options`` those of ``sardonyx.quantization.options``. Empty choices of
     operators or nodes mean all that can be quantized.
     """
-    from sardonyx.model.save import save
+    from sardonyx.model.save import ExternalData, save
     from sardonyx.quantization import static
     from sardonyx.quantization.source import read_model, refuse_quantized, warn_unless_preprocessed
 
@@ -81,7 +81,7 @@ def quantize_static(
         static.keep_ranges(ranges, calibration_cache_path, smoothed=smoothed)
     settings.ranges = ranges
     static.rewrite(model, settings, quant_format)
-    save(model, model_output, external=use_external_data_format)
+    save(model, model_output, external=ExternalData() if use_external_data_format else None)
 
 
 def quantize_dynamic(
@@ -97,7 +97,7 @@ def quantize_dynamic(
     extra_options: dict[str, Any] | None = None,
 ) -> None:
     """Write a model whose weights are quantized; activations are, to uint8, while it runs."""
-    from sardonyx.model.save import save
+    from sardonyx.model.save import ExternalData, save
     from sardonyx.quantization.dynamic import quantize_dynamically
     from sardonyx.quantization.source import read_model, refuse_quantized, warn_unless_preprocessed
 
@@ -115,13 +115,13 @@ def quantize_dynamic(
         nodes_to_exclude=nodes_to_exclude,
         options=options,
     )
-    save(model, model_output, external=use_external_data_format)
+    save(model, model_output, external=ExternalData() if use_external_data_format else None)
 
 
 def quantize(
     model_input: str | os.PathLike[str] | onnx.ModelProto,
     model_output: str | os.PathLike[str],
-    quant_config: QuantConfig,
+    quant_config: Any,
 ) -> None:
     """Quantize as a configuration says: static, dynamic or weight-only."""
     given = {
@@ -146,6 +146,18 @@ def quantize(
     elif isinstance(quant_config, DynamicQuantConfig):
         quantize_dynamic(model_input, model_output, **given)
     else:
+        _quantize_weights(model_input, model_output, quant_config)
+
+
+def _quantize_weights(model_input: Any, model_output: str | os.PathLike[str], quant_config: Any) -> None:
+    from sardonyx.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer, WeightOnlyQuantConfig
+
+    if not isinstance(quant_config, WeightOnlyQuantConfig):
         raise Misuse(
-            "unknown configuration", expected="StaticQuantConfig or DynamicQuantConfig", got=type(quant_config).__name__
+            "unknown configuration",
+            expected="StaticQuantConfig, DynamicQuantConfig or WeightOnlyQuantConfig",
+            got=type(quant_config).__name__,
         )
+    quantizer = MatMulNBitsQuantizer(model_input, algo_config=quant_config)
+    quantizer.process()
+    quantizer.model.save_model_to_file(os.fspath(model_output), True)
