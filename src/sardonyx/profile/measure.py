@@ -99,12 +99,6 @@ def generated(
     model: Model, dimensions: Mapping[str, int] | None = None, shapes: Mapping[str, tuple[int, ...]] | None = None
 ) -> Feeds:
     """Random feeds from the types that a model declares."""
-    from sardonyx.model.load import load
-    from sardonyx.optimize.feeds import generate, likely_size
+    from sardonyx.bench.inputs import generate_inputs
 
-    named = dict(dimensions or {})
-    graph = load(model if isinstance(model, bytes) else os.fspath(model)).graph
-    for value in graph.inputs:
-        given = (shapes or {}).get(value.name)
-        named.update(zip((d for d in value.shape or () if isinstance(d, str)), given or (), strict=False))
-    return generate(graph, size=lambda dim, i, rank: named.get(str(dim)) or likely_size(dim, i, rank))
+    return generate_inputs(model, dimensions=dimensions, shapes=shapes).feeds

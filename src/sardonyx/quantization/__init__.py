@@ -14,21 +14,42 @@ from typing import TYPE_CHECKING, Any
 _HOMES: dict[str, str] = {
     **dict.fromkeys(("CalibrationMethod", "QuantFormat", "QuantType", "QuantizationMode"), "kinds"),
     "CalibrationDataReader": "data",
+    "Budget": "budget.goal",
+    "SessionMetric": "budget.damage",
+    **dict.fromkeys(
+        (
+            "DefaultWeightOnlyQuantConfig", "GPTQWeightOnlyQuantConfig", "HQQWeightOnlyQuantConfig",
+            "KQuantWeightOnlyQuantConfig", "MatMulNBitsQuantizer", "RTNWeightOnlyQuantConfig",
+        ),
+        "matmul_nbits_quantizer",
+    ),
     "correct_biases": "bias_correction",
     "equalize_layers": "equalize",
-}
+    "quant_pre_process": "shape_inference",
+}  # fmt: skip
 """Public name to the module of this package that has it."""
 
 __all__ = [*_HOMES]  # noqa: PLE0604
 
 if TYPE_CHECKING:
     from sardonyx.quantization.bias_correction import correct_biases as correct_biases
+    from sardonyx.quantization.budget.damage import SessionMetric as SessionMetric
+    from sardonyx.quantization.budget.goal import Budget as Budget
     from sardonyx.quantization.data import CalibrationDataReader as CalibrationDataReader
     from sardonyx.quantization.equalize import equalize_layers as equalize_layers
     from sardonyx.quantization.kinds import CalibrationMethod as CalibrationMethod
     from sardonyx.quantization.kinds import QuantFormat as QuantFormat
     from sardonyx.quantization.kinds import QuantizationMode as QuantizationMode
     from sardonyx.quantization.kinds import QuantType as QuantType
+    from sardonyx.quantization.matmul_nbits_quantizer import (
+        DefaultWeightOnlyQuantConfig as DefaultWeightOnlyQuantConfig,
+    )
+    from sardonyx.quantization.matmul_nbits_quantizer import GPTQWeightOnlyQuantConfig as GPTQWeightOnlyQuantConfig
+    from sardonyx.quantization.matmul_nbits_quantizer import HQQWeightOnlyQuantConfig as HQQWeightOnlyQuantConfig
+    from sardonyx.quantization.matmul_nbits_quantizer import KQuantWeightOnlyQuantConfig as KQuantWeightOnlyQuantConfig
+    from sardonyx.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer as MatMulNBitsQuantizer
+    from sardonyx.quantization.matmul_nbits_quantizer import RTNWeightOnlyQuantConfig as RTNWeightOnlyQuantConfig
+    from sardonyx.quantization.shape_inference import quant_pre_process as quant_pre_process
 
 
 def __getattr__(name: str) -> Any:

@@ -61,7 +61,5 @@ def python_between(facts: Facts) -> Iterator[Finding]:
         f"callers spend {100 * share:.0f} % of their time between runs",
         {"share_between_runs": share, "median_gap_s": median(gaps), "runs": len(gaps)},
         "Pre- and post-processing in Python, or waiting for data, takes longer than the model.",
-        Fix(
-            "write the processing into the model (sardonyx.pipeline), or prepare inputs while the model runs (run_async)"
-        ),
+        Fix("write the processing into the model (sardonyx.pipeline), or prepare inputs during runs (run_async)"),
     )

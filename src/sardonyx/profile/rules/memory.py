@@ -38,9 +38,7 @@ def layouts(facts: Facts) -> Iterator[Finding]:
             "transposes_in_the_graph": len(transposes),
         },
         "Elements are written in one order and read in another, again and again.",
-        Fix(
-            "keep one layout throughout: export without Transposes between layers, or move them to inputs and outputs"
-        ),
+        Fix("keep one layout throughout: export without Transposes between layers, or move them to inputs and outputs"),
         names,
         cost=facts.share(sum(k.seconds for k in turns)),
     )
