@@ -491,7 +491,7 @@ def test_damaged_entries_are_rebuilt(model: Path, folder: Path, damage: str) -> 
 
 def test_another_version_of_ours_is_another_start(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sx.InferenceSession(model)
-    monkeypatch.setattr(cache_key, "_versions", lambda: "others")
+    monkeypatch.setattr(cache_key, "versions", lambda: "others")
     assert not was_kept(sx.InferenceSession(model)) and was_kept(sx.InferenceSession(model))
 
 
