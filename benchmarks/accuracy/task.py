@@ -41,7 +41,9 @@ def batches(array: np.ndarray, size: int) -> list[np.ndarray]:
     return [array[i : i + size] for i in range(0, len(array), size)]
 
 
-def export(net: Any, example: tuple[Any, ...], path: Path, inputs: list[str], dynamic: dict[str, dict[int, str]]) -> None:
+def export(
+    net: Any, example: tuple[Any, ...], path: Path, inputs: list[str], dynamic: dict[str, dict[int, str]]
+) -> None:
     """Write a torch net as ONNX with one output ``y``, and prepare it for quantization as onnxruntime recommends."""
     import torch
     from onnxruntime.quantization.shape_inference import quant_pre_process
