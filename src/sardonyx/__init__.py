@@ -64,6 +64,7 @@ _MODULES = (
     "datasets",
     "errors",
     "pipeline",
+    "profile",
     "quantization",
     "report",
     "shim",
