@@ -62,10 +62,11 @@ def _session(path: Path) -> Any:
 
 def table(tasks: Mapping[str, Task], scores: Scores) -> list[str]:
     names = list(tasks)
+    floats = " | ".join(_cell(scores[n]["float"]) for n in names)
     lines = [
         f"| quantization | {' | '.join(tasks[n].name for n in names)} |",
         f"| --- |{' ---: |' * len(names)}",
-        f"| float | {' | '.join(f'{scores[n]["float"]:.2f}' for n in names)} |",
+        f"| float | {floats} |",
     ]
     for row in rows():
         cells = []
@@ -116,17 +117,17 @@ def main() -> None:
         measure(tasks[name], scores.setdefault(name, {}))
         if given.json:
             given.json.write_text(json.dumps(scores, indent=2))
+    limit = f"{LARGEST_LOSS} points lost, or a rank correlation of {LEAST_CORRELATION / 100}"
     text = [
         page.head("Accuracy of quantized models", ("onnxruntime", "torch", "scikit-learn", "transformers")),
-        "Each cell: quantized by Sardonyx / by onnxruntime's quantizer, from the same float model and calibration data;",
-        "both run on Sardonyx. Static models are QDQ with default settings but for what the row says.",
+        "Each cell: quantized by Sardonyx / by onnxruntime's quantizer, from the same float model and calibration",
+        "data; both run on Sardonyx. Static models are QDQ with default settings but for what the row says.",
         "",
         *(f"- {task.name}: {task.measure}; {len(task.calibration)} calibration runs" for task in tasks.values()),
         "",
         *table(tasks, scores),
         "",
-        f"The limit of static int8 at default settings: {LARGEST_LOSS} points lost, or a rank correlation of "
-        f"{LEAST_CORRELATION / 100}.",
+        f"The limit of static int8 at default settings: {limit}.",
         "",
         *verdicts(tasks, scores),
     ]

