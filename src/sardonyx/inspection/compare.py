@@ -83,36 +83,42 @@ def compare_models(
 ) -> Comparison:
     """Compare two models on Sardonyx, or one model on two ``engines`` (sardonyx, onnxruntime, reference).
 
-    Both get the same ``feeds``, which are generated from the first model's inputs if none are given. Outputs are matched by
-    name, or by position where the names differ. With ``layers``, values inside are compared by name too: both models
-    then run with all of these as outputs, which keeps them from being fused away. ``step`` is called with what is done next.
+    Both get the same ``feeds``, which are generated from the first model's inputs if none are given. Outputs are
+    matched by name, or by position where the names differ. With ``layers``, values inside are compared by name too:
+    both models then run with all of these as outputs, which keeps them from being fused away. ``step`` is called with
+    what is done next.
     """
     if engines is None:
         engines = ("sardonyx", "sardonyx") if b is not None else ("sardonyx", "onnxruntime")
     paths = os.fspath(a), os.fspath(a if b is None else b)
-    given = generate_inputs(paths[0], dimensions=dimensions, shapes=shapes, seed=seed) if feeds is None else None
-    fed = dict(feeds if given is None else given.feeds) if (feeds is not None or given is not None) else {}
+    statements: tuple[str, ...] = ()
+    if feeds is None:
+        given = generate_inputs(paths[0], dimensions=dimensions, shapes=shapes, seed=seed)
+        feeds, statements = given.feeds, given.statements
     step("loading both")
     runners = load_engine(engines[0], paths[0]), load_engine(engines[1], paths[1])
     step("comparing outputs")
-    outputs = _outputs(runners, fed, tolerance)
+    outputs = _outputs(runners, feeds, tolerance)
     found: list[Difference] = []
     if layers:
         step("comparing values inside")
-        found = _layers(paths, engines, fed, tolerance)
+        found = _layers(paths, engines, feeds, tolerance)
     step("timing both")
-    seconds = _times(runners, fed) if times else None
+    seconds = _times(runners, feeds) if times else None
     names = [os.path.basename(p) for p in paths]
-    shown = [name if engines[0] == engines[1] else f"{name} on {engine}" for name, engine in zip(names, engines, strict=True)]
+    shown = [
+        name if engines[0] == engines[1] else f"{name} on {engine}" for name, engine in zip(names, engines, strict=True)
+    ]
     first = next((d for d in found if d.reason is not None), None)
-    statements = () if given is None else given.statements
     return Comparison(shown[0], shown[1], tuple(outputs), tuple(found), first, seconds, statements)
 
 
 def _outputs(runners: tuple[Runner, Runner], feeds: Mapping[str, Any], tolerance: float) -> list[Difference]:
     a, b = runners
     if len(a.outputs) != len(b.outputs):
-        raise InvalidArgument("the models have different numbers of outputs", expected=list(a.outputs), got=list(b.outputs))
+        raise InvalidArgument(
+            "the models have different numbers of outputs", expected=list(a.outputs), got=list(b.outputs)
+        )
     order = a.outputs if set(a.outputs) == set(b.outputs) else b.outputs
     first, second = a.run(list(a.outputs), feeds), b.run(list(order), feeds)
     return [_difference(name, "", x, y, tolerance) for name, x, y in zip(a.outputs, first, second, strict=True)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sardonyx.inspection.compare import Comparison, Difference
+from sardonyx.inspection.text import duration
 
 LISTED = 10
 
@@ -30,7 +31,7 @@ def _lines(found: Comparison) -> Iterator[str]:
     if found.seconds is not None:
         a, b = found.seconds
         faster, ratio = ("b", a / b) if b < a else ("a", b / a)
-        yield f"time of a run: a {1e3 * a:.3g} ms, b {1e3 * b:.3g} ms; {faster} is {ratio:.2f} times as fast"
+        yield f"time of a run: a {duration(a)}, b {duration(b)}; {faster} is {ratio:.2f} times as fast"
 
 
 def line(d: Difference) -> str:

@@ -7,17 +7,19 @@ from collections.abc import Callable
 
 from sardonyx.ir.graph import Graph, Node, Value
 
-FREE = frozenset(
-    "Cast CastLike Concat Constant ConstantOfShape DepthToSpace Expand Flatten Gather GatherElements GatherND Identity "
-    "If Loop NonZero OneHot Optional OptionalGetElement OptionalHasElement Pad Range Reshape ReverseSequence Scan Scatter "
-    "ScatterElements ScatterND SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength "
-    "Shape Size Slice SpaceToDepth Split SplitToSequence Squeeze Tile Transpose Trilu Unsqueeze ZipMap".split()
-)
+_MOVES = """
+Cast CastLike Concat Constant ConstantOfShape DepthToSpace Expand Flatten Gather GatherElements GatherND Identity If
+Loop NonZero OneHot Optional OptionalGetElement OptionalHasElement Pad Range Reshape ReverseSequence Scan Scatter
+ScatterElements ScatterND SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength
+Shape Size Slice SpaceToDepth Split SplitToSequence Squeeze Tile Transpose Trilu Unsqueeze ZipMap
+"""
+_REDUCES = """
+ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare
+ArgMax ArgMin GlobalAveragePool GlobalMaxPool
+"""
+FREE = frozenset(_MOVES.split())
 """Operators that move data or hold bodies."""
-REDUCTIONS = frozenset(
-    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare "
-    "ArgMax ArgMin GlobalAveragePool GlobalMaxPool".split()
-)
+REDUCTIONS = frozenset(_REDUCES.split())
 """One operation for each element that they read."""
 
 
@@ -121,7 +123,7 @@ def _trees(node: Node) -> int:
     """A comparison for each level of each tree, as if all leaves were at the depth of a balanced tree."""
     rows = _shape(node.input(0))[0]
     roots = node.attrs.get("tree_roots") or sorted(set(node.attrs.get("nodes_treeids", [0])))
-    nodes = len(node.attrs.get("nodes_treeids", node.attrs.get("nodes_featureids", [1])))
+    nodes = len(node.attrs.get("nodes_featureids") or [1])
     depth = max(1, math.ceil(math.log2(max(2, nodes / max(1, len(roots))))))
     return rows * len(roots) * depth
 

@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -54,7 +53,9 @@ def inspect_model(
         producer=f"{written.producer_name} {written.producer_version}".strip(),
         opsets=dict(written.imports),
         inputs=tuple(map(_port, fed)),
-        outputs=tuple(_output(written, name, v) for name, v in zip(written.graph.output_names, written.graph.outputs, strict=True)),
+        outputs=tuple(
+            _output(written, name, v) for name, v in zip(written.graph.output_names, written.graph.outputs, strict=True)
+        ),
         nodes=sum(operators.values()),
         parameters=sum(t.size for t in constants),
         weight_nbytes=sum(t.nbytes for t in constants),

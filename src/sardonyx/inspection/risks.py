@@ -15,7 +15,9 @@ OLD_OPSET, NEW_IR = 9, 13
 CONTRIB = ("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc")
 
 
-def risks(model: Model, external: Mapping[str, int | None], owners: Mapping[Node, Owner], unclaimed: list[Node]) -> list[Risk]:
+def risks(
+    model: Model, external: Mapping[str, int | None], owners: Mapping[Node, Owner], unclaimed: list[Node]
+) -> list[Risk]:
     """``external`` are sizes of external files, None for missing ones; ``owners`` say who would run which node, and
     ``unclaimed`` are nodes that nobody runs.
     """
@@ -31,18 +33,28 @@ def risks(model: Model, external: Mapping[str, int | None], owners: Mapping[Node
 def _files(external: Mapping[str, int | None]) -> Iterator[Risk]:
     missing = [name for name, nbytes in external.items() if nbytes is None]
     if external:
-        yield Risk("external-data", f"weights are in {len(external)} other files, which must stay beside it", tuple(external))
+        yield Risk(
+            "external-data", f"weights are in {len(external)} other files, which must stay beside it", tuple(external)
+        )
     if missing:
         yield Risk("missing-data", "external files are missing", tuple(missing))
 
 
 def _operators(model: Model, unclaimed: list[Node]) -> Iterator[Risk]:
     if unclaimed:
-        yield Risk("unknown-operator", "no provider runs these operators; sardonyx.custom_op can define them", _labels(unclaimed))
+        yield Risk(
+            "unknown-operator",
+            "no provider runs these operators; sardonyx.custom_op can define them",
+            _labels(unclaimed),
+        )
     contrib = [node for node in model.graph.all_nodes() if node.domain in CONTRIB]
     if contrib:
         kinds = sorted({node.op_type for node in contrib})
-        yield Risk("contrib-operator", f"operators of onnxruntime's own run in few other runtimes: {', '.join(kinds)}", _labels(contrib))
+        yield Risk(
+            "contrib-operator",
+            f"operators of onnxruntime's own run in few other runtimes: {', '.join(kinds)}",
+            _labels(contrib),
+        )
 
 
 def _placement(owners: Mapping[Node, Owner]) -> Iterator[Risk]:
@@ -55,7 +67,9 @@ def _placement(owners: Mapping[Node, Owner]) -> Iterator[Risk]:
 
 
 def _precision(model: Model) -> Iterator[Risk]:
-    doubles = [n for n in model.graph.all_nodes() if any(v.dtype is not None and v.dtype.name == "f64" for v in n.outputs)]
+    doubles = [
+        n for n in model.graph.all_nodes() if any(v.dtype is not None and v.dtype.name == "f64" for v in n.outputs)
+    ]
     if doubles:
         yield Risk("float64", "computes in float64, which is at most half as fast as float32", _labels(doubles))
 

@@ -64,6 +64,14 @@ def amount(nbytes: float) -> str:
     return f"{nbytes:.1f} GiB"
 
 
+def duration(seconds: float) -> str:
+    """A time for people, in three digits."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} us"
+
+
 def scaled(number: float) -> str:
     """A number with a prefix: ``1.53 G``."""
     for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):

@@ -23,7 +23,10 @@ sardonyx compare model.onnx optimized.onnx --no-layers --json
 def command(
     a: ModelPath,
     b: Annotated[
-        Path | None, typer.Argument(metavar="[OTHER]", help="The other model; without it, engines are compared.", show_default=False)
+        Path | None,
+        typer.Argument(
+            metavar="[OTHER]", help="The other model; without it, engines are compared.", show_default=False
+        ),
     ] = None,
     engine: Annotated[
         list[str] | None,
@@ -38,8 +41,8 @@ def command(
 ) -> int:
     """Compare two models on Sardonyx, or one model on two engines, on the same generated inputs.
 
-    Says whether outputs are alike, where values inside diverge first, and how long runs take. The status is 1 if outputs are not
-    alike.
+    Says whether outputs are alike, where values inside diverge first, and how long runs take. The status is 1 if
+    outputs are not alike.
     """
     from sardonyx.errors import InvalidArgument
     from sardonyx.inspection.compare import compare_models

@@ -13,7 +13,7 @@ from sardonyx.cli.options import AsJson, ModelPath, Providers, Threads
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sardonyx.session.explain import CompiledSteps, Explanation
+    from sardonyx.session.explain import Explanation
 
 EXAMPLES = """
 sardonyx explain model.onnx
@@ -31,7 +31,9 @@ class Stage(str, Enum):
 
 def command(
     model: ModelPath,
-    stage: Annotated[Stage, typer.Option(help="placement: nodes and providers; cpu: the kernels in order.")] = Stage.placement,
+    stage: Annotated[
+        Stage, typer.Option(help="placement: nodes and providers; cpu: the kernels in order.")
+    ] = Stage.placement,
     all_: Annotated[bool, typer.Option("--all", help="List every node, rewrite and near miss.")] = False,
     providers: Providers = None,
     threads: Threads = 0,

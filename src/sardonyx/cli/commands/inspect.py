@@ -22,7 +22,9 @@ sardonyx inspect model.onnx --json
 
 def command(
     model: ModelPath,
-    graph: Annotated[bool, typer.Option("--graph", help="Print the nodes too, one a line, with inferred types.")] = False,
+    graph: Annotated[
+        bool, typer.Option("--graph", help="Print the nodes too, one a line, with inferred types.")
+    ] = False,
     dims: Dimensions = None,
     shape: Shapes = None,
     as_json: AsJson = False,

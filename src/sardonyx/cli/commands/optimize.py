@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -51,19 +52,23 @@ def command(
         typer.Option("--disable", metavar="PASS", help="A pass to leave out; several times.", show_default=False),
     ] = None,
     dims: Dimensions = None,
-    check: Annotated[bool, typer.Option("--check", help="Replay every rewrite on numbers; undo those that differ.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="List each rewrite, and each near miss with its reason.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Replay every rewrite on numbers; undo those that differ.")
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="List each rewrite, and each near miss with its reason.")
+    ] = False,
     bisect: Annotated[bool, typer.Option("--bisect", help="Name the passes that change the results, if any.")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Rewrite a model: fold constants, fuse operators, remove what does nothing; and save the result.
 
-    With --bisect nothing is saved: passes are tried until those are found that change the results, and the status is 1 if there
-    are any. With --check the status is 1 if a rewrite was undone.
+    With --bisect nothing is saved: passes are tried until those are found that change the results, and the status is 1
+    if there are any. With --check the status is 1 if a rewrite was undone.
     """
     from sardonyx.optimize.api import bisect_model, optimize_model
 
-    given = {"spelling": spelling.value, "disabled": disable or (), "free_dims": dimensions(dims)}
+    given: dict[str, Any] = {"spelling": spelling.value, "disabled": disable or (), "free_dims": dimensions(dims)}
     if bisect:
         culprit = bisect_model(model, level.value, **given)
         told = f"{culprit}" if culprit else "no pass changes the results"
@@ -75,7 +80,7 @@ def command(
     result.save(output)
     before, after = result.node_counts
     report = result.report
-    facts = {
+    facts: dict[str, Any] = {
         "output": output,
         "nodes": {"before": before, "after": after},
         "operators": result.statistics(),
@@ -92,7 +97,7 @@ def command(
         if explain:
             out.print(str(result), soft_wrap=True)
         elif counts := report.count():
-            out.print(table(("pass", ">rewrites"), sorted(counts.items(), key=lambda item: -item[1])))
+            out.print(table(("pass", ">rewrites"), sorted(counts.items(), key=itemgetter(1), reverse=True)))
         if check:
             undone = "; ".join(map(str, report.rolled_back))
             out.print(f"undone: {undone}" if undone else "every rewrite gives the same results", soft_wrap=True)

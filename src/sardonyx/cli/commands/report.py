@@ -22,11 +22,15 @@ def command(
     model: ModelPath,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="File of the page; MODEL.html in this folder by default.", show_default=False),
+        typer.Option(
+            "--output", "-o", help="File of the page; MODEL.html in this folder by default.", show_default=False
+        ),
     ] = None,
     bench: Annotated[
         list[str] | None,
-        typer.Option("--bench", metavar="ENGINE", help="Benchmark beside this engine; several times.", show_default=False),
+        typer.Option(
+            "--bench", metavar="ENGINE", help="Benchmark beside this engine; several times.", show_default=False
+        ),
     ] = None,
     providers: Providers = None,
     threads: Threads = 0,
@@ -37,8 +41,8 @@ def command(
 ) -> None:
     """Write a page about a model that opens in any browser, without a network.
 
-    It shows the graph before and after optimization with the fused groups, the time of each kernel beside what the machine allows,
-    memory over time, and findings: what to change.
+    It shows the graph before and after optimization with the fused groups, the time of each kernel beside what the
+    machine allows, memory over time, and findings: what to change.
     """
     from sardonyx.bench.inputs import generate_inputs
     from sardonyx.report.write import write_report
