@@ -57,7 +57,19 @@ _HOMES: dict[str, str] = {
     **dict.fromkeys(("bisect_model", "optimize_model"), "optimize.api"),
     "custom_op": "ops.custom",
 }  # fmt: skip
-_MODULES = ("backend", "cache", "capi", "datasets", "errors", "pipeline", "quantization", "shim", "transformers")
+_MODULES = (
+    "backend",
+    "cache",
+    "capi",
+    "datasets",
+    "errors",
+    "pipeline",
+    "profile",
+    "quantization",
+    "report",
+    "shim",
+    "transformers",
+)
 _ALIASES = {"package_name": "onnxruntime", "cuda_version": ""}
 
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604

@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from sardonyx.eviction import CacheFile
     from sardonyx.session.options import SessionOptions
 
-MODEL, SPECIALIZATION, GRAPH, KERNEL = "model", "specialization", "graph", "kernel"
+MODEL, SPECIALIZATION, GRAPH, KERNEL, RATES = "model", "specialization", "graph", "kernel", "rates"
 
 
 class CacheItem(Record):
     """One file of the cache."""
 
     kind: str
-    """``model`` (compiled), ``specialization`` (of a part, in a run), ``graph`` (optimized) or ``kernel``."""
+    """``model`` (compiled), ``specialization`` (of a part, in a run), ``graph`` (optimized), ``kernel``, or ``rates``
+    (of the machine)."""
     path: str | None
     """The model's file; None for kernels and for models that were given as bytes."""
     nbytes: int
@@ -96,7 +97,7 @@ def _item(file: CacheFile, paths: Mapping[str, str | None]) -> CacheItem:
     elif suffix == "graph":
         kind, path = GRAPH, _path(file)
     else:
-        kind, path = KERNEL, None
+        kind, path = RATES if suffix == "rates" else KERNEL, None
     return CacheItem(kind, path, file.nbytes, file.used_at, file)
 
 

@@ -19,8 +19,8 @@ from sardonyx import forks, knobs, writing
 
 OFF = "off"
 MAX_LINKS = 16
-SUFFIXES = ("start", "graph", "o")
-"""Of compiled models, optimized graphs and kernels."""
+SUFFIXES = ("start", "graph", "o", "rates")
+"""Of compiled models, optimized graphs, kernels, and rates of the machine."""
 MIN_STEM = 40
 """Hexadecimal digits of the shortest digest."""
 USE_INTERVAL_S = 60

@@ -18,7 +18,7 @@ from sardonyx.interpret.context import RunContext
 from sardonyx.ir.graph import Model
 from sardonyx.model import save as saving
 from sardonyx.model.load import load
-from sardonyx.model.save import model_to_proto, save
+from sardonyx.model.save import ExternalData, model_to_proto, save
 from sardonyx.normalize.run import normalize
 from sardonyx.optimize.symbolic import Facts
 from sardonyx.session.build import BuildOptions, build
@@ -131,6 +131,30 @@ def test_large_weights_are_written_to_a_separate_file(tmp_path: Path, monkeypatc
     assert (tmp_path / "m.onnx.data").stat().st_size >= 8000 and path.stat().st_size < 1000
     onnx.checker.check_model(os.fspath(path), full_check=True)
     np.testing.assert_array_equal(results(path)[0], results(made.SerializeToString())[0])
+
+
+@pytest.mark.parametrize("one_file", [False, True])
+def test_weights_outside_on_request(tmp_path: Path, one_file: bool) -> None:
+    weights = [const("w", np.arange(200.0).reshape(2, 100)), const("a/b:0", np.arange(100.0)), const("c", 1.0)]
+    made = model([node("MatMul", "x w", "p"), node("Add", "p a/b:0", "q"), node("Add", "q c")], *weights)
+    path = tmp_path / "m.onnx"
+    save(typed(made), path, external=ExternalData(threshold_nbytes=100, one_file=one_file))
+    assert len(list(tmp_path.iterdir())) == (2 if one_file else 3)
+    onnx.checker.check_model(os.fspath(path), full_check=True)
+    np.testing.assert_array_equal(results(path)[0], results(made.SerializeToString())[0])
+    outside = {t.name for t in onnx.load(path, load_external_data=False).graph.initializer if t.data_location}
+    assert outside == {"w", "a/b:0"}
+
+
+def test_where_weights_may_go(tmp_path: Path) -> None:
+    made, path = model(node("MatMul", "x w"), const("w", np.arange(200.0).reshape(2, 100))), tmp_path / "m.onnx"
+    save(typed(made), path, external=ExternalData("weights.bin", 0))
+    assert (tmp_path / "weights.bin").stat().st_size >= 800
+    for location in ("../weights.bin", os.fspath(tmp_path / "w.bin")):
+        with pytest.raises(errors.InvalidArgument, match="folder"):
+            save(typed(made), path, external=ExternalData(location, 0))
+    save(typed(made), tmp_path / "small.onnx", external=ExternalData(threshold_nbytes=10**6))
+    assert not (tmp_path / "small.onnx.data").exists()
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from sardonyx.errors import InvalidGraph, NotImplemented
 from sardonyx.ir.graph import Model
 from sardonyx.model.load import load
 from sardonyx.model.save import model_to_proto
-from sardonyx.normalize import lowest_opset, normalize
+from sardonyx.normalize import lowest_opset, normalize, raise_opset
 from sardonyx.normalize.registry import steps_of
 from sardonyx.optimize.symbolic import Facts
 
@@ -55,6 +55,25 @@ def test_versions_afterwards() -> None:
     assert model.opsets == {"": onnx.defs.onnx_opset_version()}
     assert lowest_opset(model) == 14
     assert lowest_opset(model, at_least=17) == 17
+
+
+def test_raising_an_opset_keeps_other_domains() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 11, "com.microsoft" : 1]> g (float[2,6] x) => (float[1,4] y) {
+        a = Unsqueeze <axes = [0]> (x) b = com.microsoft.Gelu (a) c = Squeeze <axes = [0]> (b)
+        d = ReduceMean <axes = [0]> (c) e, f = Split <axis = 1, split = [4, 2]> (d) y = Softmax (e) }"""
+    model = load(parser.parse_model(text).SerializeToString())
+    raise_opset(model, 21)
+    made = model_to_proto(model)
+    assert {o.domain: o.version for o in made.opset_import} == {"": 21, "com.microsoft": 1}
+    assert "Gelu" in ops(model)
+    onnx.checker.check_model(made, full_check=True)
+    ort = pytest.importorskip("onnxruntime")
+    x = np.random.default_rng(0).standard_normal((2, 6)).astype(np.float32)
+    sources = [parser.parse_model(text).SerializeToString(), made.SerializeToString()]
+    a, b = (ort.InferenceSession(s, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0] for s in sources)
+    np.testing.assert_allclose(a, b, rtol=1e-6)
+    raise_opset(model, 13)
+    assert model.opsets[""] == 21
 
 
 def test_lowest_opset_still_means_the_same() -> None:

@@ -21,7 +21,7 @@ from sardonyx.errors import InvalidArgument, SardonyxError
 from sardonyx.providers.cpu.codegen.jit import linker
 from sardonyx.providers.cpu.program import constants
 from sardonyx.providers.cpu.runtime import deferred
-from sardonyx.session import cache_key, cache_writer, compiled_cache
+from sardonyx.session import cache_key, cache_writer, compiled_cache, part_entries
 from sardonyx.session.compiled_cache import CachedEngine
 
 pytestmark = pytest.mark.usefixtures("unverified")
@@ -309,7 +309,7 @@ def test_runs_that_a_cached_specialization_cannot_do_use_the_model(tmp_path: Pat
 def test_specializations_that_cannot_be_cached_use_the_model(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiled_cache.SpecializationEntries, "write", lambda *_: None)
+    monkeypatch.setattr(part_entries.SpecializationEntries, "write", lambda *_: None)
     _, given, built, session = kept_of("pieces", tmp_path)
     for _ in range(compiled_cache.MAX_MODEL_RUNS + 2):
         assert equal(session.run(None, given), built.run(None, given))
@@ -319,7 +319,7 @@ def test_specializations_that_cannot_be_cached_use_the_model(
 def test_specializations_of_one_entry_replace_each_other(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (deferred, compiled_cache):
+    for module in (deferred, part_entries):
         monkeypatch.setattr(module, "MAX_SPECIALIZATIONS", 1)
     path, *_ = kept_of("pieces", tmp_path)
     for most in (1, 2, 2, 1, 3):
@@ -345,7 +345,7 @@ def test_bodies_that_each_trip_specializes(
     most: int, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each trip has an entry; if there are too few, others run on numpy, and no run loads the model."""
-    for module in (deferred, compiled_cache):
+    for module in (deferred, part_entries):
         monkeypatch.setattr(module, "MAX_SPECIALIZATIONS", most)
     path = tmp_path / "steps.onnx"
     path.write_bytes(onnx.parser.parse_model(STEPS).SerializeToString())
@@ -491,7 +491,7 @@ def test_damaged_entries_are_rebuilt(model: Path, folder: Path, damage: str) -> 
 
 def test_another_version_of_ours_is_another_start(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sx.InferenceSession(model)
-    monkeypatch.setattr(cache_key, "_versions", lambda: "others")
+    monkeypatch.setattr(cache_key, "versions", lambda: "others")
     assert not was_kept(sx.InferenceSession(model)) and was_kept(sx.InferenceSession(model))
 
 

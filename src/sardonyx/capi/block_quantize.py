@@ -1,6 +1,6 @@
-"""Block-wise weight quantization with the interface of onnxruntime's quantizers: results are written into the caller's
-arrays.
+"""Block-wise weight quantization, number for number as onnxruntime's kernels do it.
 
+The functions named ``quantize_...`` have the interface of those kernels: results are written into the caller's arrays.
 A block consists of consecutive rows of one column. Symmetric: the value of largest magnitude becomes the lowest code,
 so the scale may be negative, and the zero point is the middle code. Asymmetric: the codes span the block's values and
 zero.
@@ -8,6 +8,7 @@ zero.
 
 from __future__ import annotations
 
+import platform
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,6 +17,8 @@ from sardonyx.errors import InvalidArgument, NotImplemented
 
 Array = np.ndarray[Any, Any]
 F32 = np.float32
+FUSES = platform.machine().lower() in ("aarch64", "arm64")
+"""Whether onnxruntime's builds for this machine fuse a product and a sum into one rounding."""
 FP4_BORDERS = (0.00260417, 0.0859375, 0.20833333, 0.29166667, 0.4166667, 0.583333, 0.8333333)
 """Midpoints between the magnitudes of FP4, with bitsandbytes' decimals: ties depend on them."""
 
@@ -40,19 +43,40 @@ def quantize_qdq_matmul_4bits(*args: Any) -> bool:
     return _quantize_rows(4, *args)
 
 
+def column_codes(w: Array, block: int, bits: int, symmetric: bool, dtype: Any) -> tuple[Array, Array, Array]:
+    """Codes [blocks, block, n], scales and zero points [blocks, n] of [k, n] weights, as MatMulNBits has them.
+
+    The zero point is added before rounding: in a fused multiply-add with the product where compilers write one.
+    """
+    blocks = blocks_of(w, block)
+    steps, points = _grid(blocks, dtype, bits, symmetric)
+    if FUSES:
+        shifted = (blocks.astype(np.float64) * _inverse(steps)[:, None] + points[:, None]).astype(F32)
+    else:
+        shifted = blocks * _inverse(steps)[:, None] + points[:, None].astype(F32)
+    return _clipped(_rounded(shifted), 0, 2**bits - 1), steps, points
+
+
+def row_codes(w: Array, block: int, bits: int, symmetric: bool, dtype: Any) -> tuple[Array, Array, Array]:
+    """As ``column_codes``, as DequantizeLinear has them: symmetric codes are signed, and their zero points are 0."""
+    blocks = blocks_of(w, block)
+    steps, points = _grid(blocks, dtype, bits, symmetric)
+    half = 2 ** (bits - 1)
+    whole = _rounded(blocks * _inverse(steps)[:, None])
+    if symmetric:
+        return _clipped(whole, -half, half - 1), steps, np.zeros(steps.shape, np.int8)
+    return _clipped(whole + points[:, None], 0, 2**bits - 1), steps, points
+
+
 def _quantize_columns(
     bits: int, dst: Array, src: Array, scale: Array, zero_points: Array, block: int, n: int, k: int, symmetric: bool
 ) -> None:
-    """MatMulNBits' layout: codes [n, blocks, bytes], scales [n, blocks], zero points [n, bytes], packed low bits first.
-
-    The zero point is added before rounding, in a fused multiply-add with the product.
+    """MatMulNBits' layout: codes [n, blocks, bytes], scales [n, blocks], zero points [n, bytes], packed low bits
+    first.
     """
     _require_contiguous(dst, scale, zero_points)
-    blocks = _blocks(src, block, n, k)
-    steps, points = _grid(blocks, scale.dtype, bits, symmetric)
+    codes, steps, points = column_codes(_weights(src, block, n, k), block, bits, symmetric, scale.dtype)
     scale.reshape(n, -1)[...] = steps.T
-    exact = blocks.astype(np.float64) * _inverse(steps)[:, None] + points[:, None]
-    codes = _clipped(_rounded(exact.astype(F32)), 0, 2**bits - 1)
     _store(dst.reshape(n, -1), codes.reshape(-1, n).T, bits, count=k)
     if not symmetric:
         spare = np.full((n, -len(points) % (8 // bits)), 2 ** (bits - 1), np.uint8)
@@ -67,15 +91,9 @@ def _quantize_rows(
     Symmetric codes are signed around zero. Returns whether they are signed.
     """
     _require_contiguous(dst, scale, zero_points)
-    blocks = _blocks(src, block, n, k)
-    steps, points = _grid(blocks, scale.dtype, bits, symmetric)
+    codes, steps, points = row_codes(_weights(src, block, n, k), block, bits, symmetric, scale.dtype)
     scale.reshape(-1, n)[...] = steps
-    half = 2 ** (bits - 1)
-    whole = _rounded(blocks * _inverse(steps)[:, None])
-    if symmetric:
-        codes = _clipped(whole, -half, half - 1)
-    else:
-        codes = _clipped(whole + points[:, None], 0, 2**bits - 1)
+    if not symmetric:
         _store(zero_points.reshape(1, -1), points.reshape(1, -1), bits, count=points.size)
     _store(dst.reshape(1, -1), codes.reshape(-1, n)[:k].reshape(1, -1), bits, count=k * n)
     return bool(symmetric)
@@ -124,13 +142,18 @@ def _require_contiguous(*targets: Array) -> None:
         raise InvalidArgument("results are written into contiguous, writable arrays")
 
 
-def _blocks(src: Array, block: int, n: int, k: int) -> Array:
-    """The first ``k`` rows as [blocks, block, n] floats; the last block is padded with zeros."""
+def _weights(src: Array, block: int, n: int, k: int) -> Array:
+    """The first ``k`` rows of the caller's weights."""
     if block <= 0 or src.ndim != 2 or src.shape[1] != n or src.shape[0] < k:
         raise InvalidArgument(
             "the weights do not have the stated size", expected=f"[{k}, {n}] in blocks of {block}", got=list(src.shape)
         )
-    return np.pad(src[:k].astype(F32), ((0, -k % block), (0, 0))).reshape(-1, block, n)
+    return src[:k]
+
+
+def blocks_of(w: Array, block: int) -> Array:
+    """[k, n] weights as [blocks, block, n] floats; the last block is padded with zeros."""
+    return np.pad(w.astype(F32), ((0, -len(w) % block), (0, 0))).reshape(-1, block, w.shape[1])
 
 
 def _grid(blocks: Array, dtype: Any, bits: int, symmetric: bool) -> tuple[Array, Array]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sardonyx.errors import Fail, InvalidArgument
 from sardonyx.limits import Budget
+
+if TYPE_CHECKING:
+    from sardonyx.interpret.profile import PartRun
 
 
 class ModelNeeded(Exception):
@@ -41,7 +44,7 @@ class Held(NamedTuple):
 class RunContext:
     """The context of one run. ``stop`` may be set from another thread; it is checked between steps."""
 
-    __slots__ = ("_stop", "_watched", "budget", "deadline", "held", "places", "record")
+    __slots__ = ("_stop", "_watched", "budget", "deadline", "held", "places", "record", "record_part")
 
     def __init__(
         self,
@@ -59,6 +62,9 @@ class RunContext:
             self.bound(budget)
         self.record = record
         """If given, called as ``record(node, start_ns, end_ns, inputs, outputs)`` after each step."""
+
+        self.record_part: Callable[[PartRun], None] | None = None
+        """If given, called after each run of a compiled part, whose steps ``record`` is then not told of."""
 
         self.places: Mapping[int, Any] = {}
         """Caller's arrays that outputs, by index, may be written into; an output written there is returned as that
@@ -86,8 +92,9 @@ class RunContext:
 
     @property
     def is_unobserved(self) -> bool:
-        """Whether the run has no profile and no deadline and was not cancelled, so that only its results matter."""
-        return self.record is None and self.deadline is None and not self._stop
+        """Whether nothing can stop the run between its steps, and nobody is told of them one by one."""
+        is_told = self.record is not None and self.record_part is None
+        return not is_told and self.deadline is None and not self._stop
 
     def watch(self, words: Any, i: int) -> None:
         """While native code runs, mirror ``stop`` to a word of memory that the code reads."""

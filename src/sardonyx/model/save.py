@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import AttributeProto, helper, numpy_helper
 
-from sardonyx.errors import Fail, InvalidGraph
+from sardonyx.errors import Fail, InvalidArgument, InvalidGraph
 from sardonyx.ir.graph import Graph, Model, Node, Value
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import MapType, OpaqueType, OptionalType, SequenceType, SparseTensorType, TensorType, described
 from sardonyx.model.types import to_proto as type_to_proto
+from sardonyx.records import Record
 from sardonyx.writing import Chunks, write_together
 
 PROTO_LIMIT = 1_900_000_000
 """Bytes of weights from which they are written outside the protobuf, whose limit is 2 GB."""
+
+_MAX_FILE_NAME = 200
 
 _TYPES = (TensorType, SparseTensorType, SequenceType, OptionalType, MapType, OpaqueType)
 
@@ -172,19 +176,31 @@ def _schema_type(node: Node, key: str) -> Any:
     return int(schema.attributes[key].type) if key in schema.attributes else None  # type: ignore[call-overload]
 
 
-def save(model: Model, path: str | os.PathLike[str]) -> None:
-    """Write the model; weights past protobuf's limit go to ``<path>.data`` in the same folder. After a failure both
-    files are unchanged.
+class ExternalData(Record):
+    """Which weights are written outside the model's file, and where."""
+
+    location: str | None = None
+    """The file, relative to the model's folder; None is the model's own name with ``.data`` behind it."""
+    threshold_nbytes: int = 1024
+    """Smaller weights stay in the model's file."""
+    one_file: bool = True
+    """Whether all weights share a file; otherwise each has one, of its own name."""
+
+
+def save(model: Model, path: str | os.PathLike[str], *, external: ExternalData | None = None) -> None:
+    """Write the model. Weights go to other files in the same folder if ``external`` asks for it, or if they are past
+    protobuf's limit. After a failure all files are unchanged.
     """
     path = os.fspath(path)
     proto = model_to_proto(model, weights=False)
     names = Names(model.graph)
     weights = {names(v): v.const for v in model.graph.initializers.values() if v.const is not None}
-    outside = sum(t.nbytes for t in weights.values()) > PROTO_LIMIT
+    outside = external is not None or sum(t.nbytes for t in weights.values()) > PROTO_LIMIT
     try:
         if outside:
-            data = _external_chunks(proto, weights, os.path.basename(path) + ".data")
-            write_together([(f"{path}.data", data), (path, serialized(proto))])
+            write_together(
+                [*_external_files(proto, weights, path, external or ExternalData()), (path, serialized(proto))]
+            )
         else:
             proto.graph.initializer.extend(tensor_to_proto(t, name) for name, t in weights.items())
             write_together([(path, serialized(proto))])
@@ -197,12 +213,37 @@ def serialized(proto: onnx.ModelProto) -> Chunks:
     yield proto.SerializeToString()
 
 
+def _external_files(
+    proto: onnx.ModelProto, weights: dict[str, Tensor], path: str, external: ExternalData
+) -> list[tuple[str, Chunks]]:
+    """The files of weights and their contents; reading these adds the weights to the proto."""
+    folder, name = os.path.split(path)
+    large = {each: t for each, t in weights.items() if t.nbytes > external.threshold_nbytes}
+    proto.graph.initializer.extend(tensor_to_proto(t, each) for each, t in weights.items() if each not in large)
+    if external.one_file:
+        groups = {external.location or f"{name}.data": large} if large else {}
+    else:
+        groups = {_file_name(each, i): {each: t} for i, (each, t) in enumerate(large.items())}
+    return [(_beside(folder, at), _external_chunks(proto, group, at)) for at, group in groups.items()]
+
+
+def _beside(folder: str, location: str) -> str:
+    """The path of an external file, which may not lead out of the model's folder."""
+    if os.path.isabs(location) or ".." in location.replace("\\", "/").split("/"):
+        raise InvalidArgument("external data lies in the model's folder", expected="a relative path", got=location)
+    return os.path.join(folder, location)
+
+
+def _file_name(name: str, i: int) -> str:
+    return re.sub(r"[^\w.-]", "_", f"{name[-_MAX_FILE_NAME:]}.{i}").lstrip(".")
+
+
 def _external_chunks(proto: onnx.ModelProto, weights: dict[str, Tensor], location: str) -> Chunks:
     offset = 0
     for name, tensor in weights.items():
         filled = tensor_to_proto(tensor, name)
-        data = filled.raw_data
-        if len(data) > 1024:
+        if filled.HasField("raw_data"):  # strings have none
+            data = filled.raw_data
             filled.ClearField("raw_data")
             filled.data_location = onnx.TensorProto.EXTERNAL
             for key, text in (("location", location), ("offset", offset), ("length", len(data))):

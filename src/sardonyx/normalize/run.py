@@ -18,7 +18,7 @@ from sardonyx.normalize.registry import EXPANSIONS, Result, Rewrite, steps_of
 from sardonyx.ops import registry
 from sardonyx.ops.infer import infer_node
 
-__all__ = ["lowest_opset", "normalize", "unify_opsets"]
+__all__ = ["lowest_opset", "normalize", "raise_opset", "unify_opsets"]
 
 _BODIES = {"": ("experimental", "microsoft"), "com.microsoft": ("microsoft",), "com.ms.internal.nhwc": ("microsoft",)}
 
@@ -45,6 +45,15 @@ def unify_opsets(model: Model) -> None:
         normalize(model)
         for domain in {"", ML} & model.opsets.keys():
             model.opsets[domain] = lowest_opset(model, domain, at_least=written.get(domain, 1))
+
+
+def raise_opset(model: Model, version: int) -> None:
+    """Write the nodes of ai.onnx for ``version``, unless the model imports a newer one. Operators of other domains stay
+    as they are.
+    """
+    if model.opsets.get("", 1) < version:
+        _Raiser(model, {"": version}).graph(model.graph)
+        model.opsets[""] = version
 
 
 def _warn_of_stale_shapes(model: Model) -> None:
@@ -130,6 +139,15 @@ class _Rewriter:
                 got=f"opset {version}",
                 hint="import an older opset, or use the operator that replaced it",
             )
+
+
+class _Raiser(_Rewriter):
+    """Upgrades of ai.onnx up to one version, and no bodies."""
+
+    def _steps(self, node: Node, version: int) -> list[tuple[int, Rewrite]]:
+        return (
+            [] if node.domain else [step for step in steps_of("", node.op_type) if version < step[0] <= self.newest[""]]
+        )
 
 
 def _home(node: Node) -> Graph:

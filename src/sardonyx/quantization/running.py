@@ -21,7 +21,7 @@ MAX_IN_MEMORY = 500_000_000
 """Bytes from which a model is handed to its session as a file."""
 
 
-def open_session(model: Any, **settings: str) -> InferenceSession:
+def open_session(model: Any, **settings: Any) -> InferenceSession:
     """A session for a few runs: nothing of it goes to the user's cache."""
     from sardonyx.session.options import SessionOptions
     from sardonyx.session.session import InferenceSession

@@ -11,8 +11,9 @@ from __future__ import annotations
 import marshal
 import math
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,8 @@ from sardonyx.providers.cpu.program.prepack import Scratch, Source, StreamSource
 from sardonyx.session import log
 
 ALIGNMENT = 64
-STORED, FILE, STREAM = "stored", "file", "stream"
-"""Where an array comes from: this entry, a file of the model, or the process's random numbers."""
+STORED, FILE, STREAM, SHARED = "stored", "file", "stream", "shared"
+"""Where an array comes from: this entry, a file of the model, the process's random numbers, or another entry."""
 MAX_NBYTES = 256 << 20
 """Largest total size of stored arrays."""
 SINGLE_THREAD_NBYTES = 1 << 24
@@ -43,10 +44,17 @@ def plain_values(entry: Entry) -> dict[str, Any]:
     return stored
 
 
-def arrays_of(entry: Entry, stored: dict[str, Any], threads: int = 1, files: Sequence[SourceFile] = ()) -> list[Any]:
+def arrays_of(
+    entry: Entry,
+    stored: dict[str, Any],
+    threads: int = 1,
+    files: Sequence[SourceFile] = (),
+    others: Sequence[Any] = (),
+) -> list[Any]:
     """An entry's arrays, which are shared with earlier readers of the same entry.
 
-    Some may be read from the ``files`` of the model. Raises ``Damaged`` or ``ValueError`` if the entry is invalid.
+    Some may be read from the ``files`` of the model, or be among the ``others``, which belong to another entry. Raises
+    ``Damaged`` or ``ValueError`` if the entry is invalid.
     """
     scratch = Scratch()
 
@@ -55,6 +63,10 @@ def arrays_of(entry: Entry, stored: dict[str, Any], threads: int = 1, files: Seq
             return partial(constants.once, (entry.digest, i), partial(_read, entry.body, *row))
         if kind == STREAM:
             return StreamSource(*row).array
+        if kind == SHARED:
+            if not 0 <= row < len(others):
+                raise Damaged("an array of another entry is missing")
+            return partial(others.__getitem__, row)
         source = Source(*row)
         if source.span[0] >= len(files):
             raise Damaged("a file of the model is missing")
@@ -75,39 +87,45 @@ def write(
     stored: dict[str, Any],
     arrays: Sequence[Any],
     sources: Sequence[Source | StreamSource | None] = (),
-) -> bool:
-    """Write values and arrays, unless they are too large; whether they were written.
+    shared: Mapping[int, int] = MappingProxyType({}),
+) -> bytes | None:
+    """Write values and arrays; the entry's digest, or None if they are too large or could not be written.
 
-    ``sources`` describe the first arrays that a file of the model contains.
+    ``sources`` describe the first arrays that a file of the model contains. ``shared`` arrays, by position, belong to
+    another entry and have a position there.
     """
-    all_nbytes, large = sum(a.nbytes for a in arrays), is_large(arrays)
+    own = [a for i, a in enumerate(arrays) if i not in shared]
+    all_nbytes, large = sum(a.nbytes for a in own), is_large(own)
     elsewhere = {i: s for i, s in enumerate(sources) if isinstance(s, StreamSource) or (s is not None and large)}
-    here = {i: a for i, a in enumerate(arrays) if i not in elsewhere}
+    here = {i: a for i, a in enumerate(arrays) if i not in elsewhere and i not in shared}
     if sum(a.nbytes for a in here.values()) > MAX_NBYTES or any(a.dtype.hasobject for a in arrays):
-        return False
+        return None
     rows: list[tuple[str, Any]] = []
     at = 0
     for i, array in enumerate(arrays):
+        if i in shared:
+            rows.append((SHARED, shared[i]))
+            continue
         if i in elsewhere:
             rows.append((STREAM if isinstance(elsewhere[i], StreamSource) else FILE, tuple(elsewhere[i])))
             continue
-        rows.append((STORED, (at, zlib.crc32(_flat(array)), dtypes.of_numpy(array.dtype).name, array.shape)))
+        rows.append((STORED, (at, zlib.crc32(flat(array)), dtypes.of_numpy(array.dtype).name, array.shape)))
         at += _rounded(array.nbytes)
     try:
         head = marshal.dumps({**stored, "arrays": rows, "nbytes": at, "all_nbytes": all_nbytes})
     except ValueError as error:
         log.emit(log.WARNING, f"the compiled model is not cached: {error}")
-        return False
+        return None
     digest = entries.write(folder, name, head, _chunks(list(here.values())), at)
     if digest is not None:
         for i, array in here.items():
             constants.share((digest, i), array)
-    return digest is not None
+    return digest
 
 
 def _chunks(arrays: Sequence[Any]) -> Iterator[bytes | memoryview]:
     for array in arrays:
-        yield _flat(array)
+        yield flat(array)
         yield bytes(_rounded(array.nbytes) - array.nbytes)
 
 
@@ -115,7 +133,8 @@ def _rounded(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def _flat(array: Any) -> memoryview:
+def flat(array: Any) -> memoryview:
+    """The bytes of an array."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 

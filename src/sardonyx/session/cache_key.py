@@ -27,6 +27,8 @@ from sardonyx.session.engine import BuildOptions
 SETTLED_NS = 20_000_000
 """File systems count time in steps of up to 10 ms: a file that changed less than this ago may change again without a
 new time."""
+PACKAGES = "onnx", "ml_dtypes", "llvmlite"
+"""Dependencies whose code decides what is cached and which a cached start does not import."""
 MAX_BYTES_NBYTES = 256 << 20
 """Largest model in memory that is cached: its digest is taken at each start, and its weights are in the entry."""
 
@@ -65,8 +67,8 @@ def key_of(source: Any, options: BuildOptions) -> CacheKey | None:
         return None
     fixed = sorted(options.free_dims.items()), sorted(options.free_dims_by_denotation.items())
     rewrites = options.level, sorted(options.disabled_passes), fixed, options.separate_dims
-    asked = *rewrites, options.external_folder, settings(provider)
-    digest = digests.hexdigest(repr((model, asked, _versions(), knobs.CHECK_ADDRESSES.get())).encode())
+    asked = *rewrites, options.narrow_doubles, options.external_folder, settings(provider)
+    digest = digests.hexdigest(repr((model, asked, versions(), knobs.CHECK_ADDRESSES.get())).encode())
     return CacheKey(folder, digest, identity)
 
 
@@ -90,11 +92,15 @@ def settled_identity(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
 
 
 @cache
-def _versions() -> str:
-    """Changes with every source file of ours and every version of a dependency."""
+def versions() -> str:
+    """Changes with our version and every source file of ours, and with the version of each dependency.
+
+    Sources are compared by size and time; some installers give all files one time, so versions are compared besides.
+    """
     package = os.path.dirname(os.path.dirname(__file__))
-    told = [*sorted(_files(package)), *((m, _place(m)) for m in ("onnx", "ml_dtypes", "llvmlite"))]
-    return digests.hexdigest(repr((sys.version, np.__version__, told)).encode())
+    ours = getattr(sys.modules["sardonyx"], "__version__", None), *sorted(_files(package))
+    packages = [(name, _installed(name)) for name in PACKAGES]
+    return digests.hexdigest(repr((sys.version, np.__version__, ours, packages)).encode())
 
 
 def _files(folder: str) -> Iterator[tuple[str, int, int]]:
@@ -107,10 +113,14 @@ def _files(folder: str) -> Iterator[tuple[str, int, int]]:
                 yield entry.path, info.st_size, info.st_mtime_ns
 
 
-def _place(module: str) -> tuple[str | None, int]:
-    """A package's path and installation time, without importing it."""
+def _installed(package: str) -> tuple[str | None, int, list[str]]:
+    """A package's path, installation time and metadata folders, whose names have its version, without importing it."""
     from importlib.util import find_spec
 
-    found = find_spec(module)
+    found = find_spec(package)
     origin = None if found is None else found.origin
-    return origin, os.stat(origin).st_mtime_ns if origin else 0
+    if origin is None:
+        return None, 0, []
+    place = os.path.dirname(os.path.dirname(origin))
+    names = (name for name in os.listdir(place) if name.startswith(f"{package}-"))
+    return origin, os.stat(origin).st_mtime_ns, sorted(name for name in names if name.endswith(("-info", ".egg")))

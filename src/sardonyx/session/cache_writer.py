@@ -63,6 +63,11 @@ def wait(name: str | None = None) -> None:
         pending.done.wait()
 
 
+def is_pending(name: str) -> bool:
+    """Whether an entry is still to be written."""
+    return name in _pending
+
+
 def _let_run(pending: _Pending, is_ready: Callable[[], bool]) -> None:
     """Return after ``DELAY_S`` if ``is_ready``, or when the entry is waited for, or when the program ends."""
     end = time.monotonic() + DELAY_S

@@ -4,7 +4,8 @@ An entry holds all that a run needs: the step table, packed constants, and the d
 start reads one file; the model is loaded, lowered and explained only on demand. The file's name is a digest of what its
 contents depend on (``cache_key``). External data files and custom operators are named in the entry and compared when it
 is read. A model may have many parts: step tables, numpy functions with their attributes, and control flow whose bodies
-Python calls. Executables that are specialized in a run have entries of their own. For models with large weights,
+Python calls. What runs compile, specializations and versions that append to states, has entries of its own
+(``part_entries``). For models with large weights,
 entries store how the weights are packed and where they lie in the model's files. Entries are written in the background
 (``cache_writer``).
 
@@ -15,35 +16,27 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sardonyx import digests, dtypes, entries, forks
-from sardonyx.entries import Entry
+from sardonyx import dtypes, forks
 from sardonyx.files import SourceFile
-from sardonyx.folders import PrivateFolder
-from sardonyx.interpret.context import Held, ModelNeeded
+from sardonyx.interpret.context import ModelNeeded
 from sardonyx.interpret.serialize import NotSerializable
 from sardonyx.ir.graph import Graph, Model, Value
 from sardonyx.ir.types import MapType, SequenceType, TensorType, ValueType
 from sardonyx.partition.chain import Chain
 from sardonyx.partition.provider import Executable, Memory, RunContext, RunsPlanned
-from sardonyx.providers.cpu.runtime.deferred import MAX_SPECIALIZATIONS, DeferredExecutable, SpecializationKey
-from sardonyx.providers.serialize import (
-    Deserializer,
-    ObjectMissing,
-    Serializer,
-    compile_packing,
-    deferred_executables,
-    executables,
-    tier_ups_of,
-)
+from sardonyx.providers.cpu.runtime.executable import CpuExecutable
+from sardonyx.providers.cpu.runtime.serialize import DeserializedExecutable
+from sardonyx.providers.serialize import Serializer, compile_packing, deferred_executables, tier_ups_of
 from sardonyx.session import array_file, cache_writer, log
 from sardonyx.session.cache_key import SETTLED_NS, CacheKey, key_of
 from sardonyx.session.engine import BuildOptions, Engine
 from sardonyx.session.metadata import ModelMetadata
+from sardonyx.session.part_entries import ModelEntry, SpecializationEntries, StateEntries, deserialized
 
 if TYPE_CHECKING:
     from sardonyx.partition.parts import Parts
@@ -101,9 +94,6 @@ class CachedEngine(Engine):
             return results
         return built.planned_run(args)
 
-    def held(self, states: Iterable[tuple[str, str, int, Any]]) -> tuple[Held, ...]:
-        return self._built().held(states)
-
     def memory(self, shapes: Mapping[str, Sequence[int]]) -> Memory:
         try:
             return super().memory(shapes)
@@ -135,6 +125,8 @@ class CompiledEntry:
     def __init__(self, key: CacheKey, options: BuildOptions) -> None:
         self._key, self._options = key, options
         (self._provider,) = options.providers
+        self._model: ModelEntry | None = None
+        """Of a model that is one part."""
 
     def read(self, source: Any) -> Engine | None:
         """The cached engine, or None."""
@@ -155,11 +147,15 @@ class CompiledEntry:
                 return None
             return _opened_files(built.file, stored["files"], self._options.external_folder)
 
-        found = _deserialized(folder, name, self._provider, self._kinds, files_of=files_of)
+        found = deserialized(folder, name, self._provider, self._kinds, files_of=files_of)
         if found is None:
             return None
-        stored, chain, defaults = found
-        return CachedEngine(stored, chain, defaults, built, {"start": time.perf_counter() - began})
+        whole = found.chain.links[0].executable if found.stored["is_whole"] else None
+        if isinstance(whole, DeserializedExecutable):
+            self._model = ModelEntry(name, whole.constants, found.digest)
+            whole.find_appending = self._states(self._model).read
+        phases = {"start": time.perf_counter() - began}
+        return CachedEngine(found.stored, found.chain, found.defaults, built, phases)
 
     def write(self, engine: Engine, opened_ns: int) -> None:
         """Cache an engine in the background, if its parts can be serialized. ``opened_ns`` is when the model was first
@@ -167,8 +163,10 @@ class CompiledEntry:
         """
         if engine.model.sparse_outputs or not engine.parts.compiled:
             return
-        self.attach(engine)
         name = f"{self._key.digest}.start"
+        if isinstance(engine.parts.whole, CpuExecutable):
+            self._model = ModelEntry(name, engine.parts.whole.constants)
+        self.attach(engine)
         customs = _customs(engine.model.graph)  # now: the program may define them differently while this is written
         tier_ups = tier_ups_of(engine.parts)
         for tier_up in tier_ups:
@@ -208,10 +206,14 @@ class CompiledEntry:
         arrays = [*serializer.arrays, *(graph.inputs[i].numpy() for i in defaults)]
         if array_file.is_large(arrays):
             compile_packing(engine.parts)
-        array_file.write(self._key.folder, name, stored, arrays, serializer.sources)
+        digest = array_file.write(self._key.folder, name, stored, arrays, serializer.sources)
+        if self._model is not None:
+            self._model.digest = digest
 
     def attach(self, engine: Engine) -> None:
-        """Make an engine cache the specializations that it compiles in runs."""
+        """Make an engine cache what it compiles in runs: specializations, and versions for states."""
+        if isinstance(engine.parts.whole, CpuExecutable) and self._model is not None:
+            engine.parts.whole.keep_appending = self._states(self._model).write
         found = list(deferred_executables(engine.parts))
         names = [late.name for late in found]
         for late in found:
@@ -219,6 +221,9 @@ class CompiledEntry:
 
     def _kinds(self, name: str) -> SpecializationEntries:
         return SpecializationEntries(self._key.folder, f"{self._key.digest}-{name[:16]}", self._provider)
+
+    def _states(self, model: ModelEntry) -> StateEntries:
+        return StateEntries(self._key.folder, self._key.digest, self._provider, model)
 
 
 def _opened_files(
@@ -262,92 +267,6 @@ def _are_defined(customs: Sequence[tuple[str, str, str]]) -> bool:
         (custom := defined.get((domain, name))) is not None and fingerprint.of(*custom.parts) == digest
         for domain, name, digest in customs
     )
-
-
-class SpecializationEntries:
-    """Cache entries of the specializations of some nodes. There are as many as a process may compile; a further one
-    replaces the oldest.
-    """
-
-    def __init__(self, folder: PrivateFolder, stem: str, provider: Any) -> None:
-        self._folder, self._stem, self._provider = folder, stem, provider
-        self._names: dict[str, None] | None = None
-        """Those in the folder, the oldest first; None until they are asked for."""
-
-    def read(self, kind: SpecializationKey) -> Executable | None:
-        cache_writer.wait(self._name(kind))
-        found = _deserialized(self._folder, self._name(kind), self._provider, None, tuple(kind))
-        return None if found is None else found[1]
-
-    def write(self, kind: SpecializationKey, executable: Executable) -> None:
-        """Write an entry in the background, once its code is optimized."""
-        tier_ups = tier_ups_of(executable)
-        for tier_up in tier_ups:
-            tier_up.begin(outlives_program=True)
-        write = partial(self._write, kind, executable)
-        cache_writer.submit(self._folder, self._name(kind), write, lambda: all(each.is_over for each in tier_ups))
-
-    def _write(self, kind: SpecializationKey, executable: Executable) -> None:
-        serializer = Serializer()
-        try:
-            stored = {"kind": tuple(kind), "defaults": (), "chain": serializer.chain(executable)}
-        except NotSerializable:
-            return
-        if not any(isinstance(e, DeferredExecutable) for e in executables(executable)):
-            self._make_room(self._name(kind))
-            array_file.write(self._folder, self._name(kind), stored, serializer.arrays)
-
-    def _make_room(self, name: str) -> None:
-        """Delete the oldest entries, so that there are not too many with a new one."""
-        names = self._listed()
-        names.pop(name, None)
-        while len(names) >= MAX_SPECIALIZATIONS:
-            oldest = next(iter(names))
-            del names[oldest]
-            self._folder.remove(oldest)
-        names[name] = None
-
-    def _listed(self) -> dict[str, None]:
-        if self._names is None:
-            found = [(info.st_mtime_ns, each) for each, info in self._folder.files() if each.startswith(self._stem)]
-            self._names = dict.fromkeys(each for _, each in sorted(found))
-        return self._names
-
-    @property
-    def is_full(self) -> bool:
-        return len(self._listed()) >= MAX_SPECIALIZATIONS
-
-    def _name(self, kind: SpecializationKey) -> str:
-        return f"{self._stem}-{digests.hexdigest(repr(kind).encode())[:16]}.start"
-
-
-def _deserialized(
-    folder: PrivateFolder,
-    name: str,
-    provider: Any,
-    find: Callable[[str], SpecializationEntries] | None,
-    kind: Any = None,
-    files_of: Callable[[dict[str, Any]], Sequence[SourceFile] | None] = lambda _: (),
-) -> tuple[dict[str, Any], Chain, Sequence[Any]] | None:
-    """The plain values of an entry, its chain, and the further arrays. ``files_of`` opens the model's files, or returns
-    None if the entry is not for what the model is now.
-    """
-
-    def deserialized(entry: Entry) -> tuple[dict[str, Any], Chain, Sequence[Any]] | None:
-        stored = array_file.plain_values(entry)
-        if stored.get("kind") != kind:
-            return None
-        files = files_of(stored)
-        if files is None:
-            return None
-        arrays = array_file.arrays_of(entry, stored, provider.threads, files)
-        own = len(arrays) - len(stored["defaults"])
-        try:
-            return stored, Deserializer(arrays[:own], provider, find).chain(stored["chain"]), arrays[own:]
-        except (ObjectMissing, ImportError):
-            return None
-
-    return entries.read(folder, name, deserialized)
 
 
 def engine_of(source: Any, options: BuildOptions) -> Engine:

@@ -13,15 +13,14 @@ import hashlib
 import json
 import os
 from dataclasses import replace
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import onnx
 
 from sardonyx import dtypes, entries, fingerprint, folders, knobs
 from sardonyx.errors import SardonyxError
-from sardonyx.files import SourceFile, identity_of
+from sardonyx.files import SourceFile
 from sardonyx.folders import PrivateFolder
 from sardonyx.ir.graph import Model
 from sardonyx.ir.tensor import Tensor
@@ -33,8 +32,7 @@ from sardonyx.model.types import from_proto, to_proto
 from sardonyx.ops import registry
 from sardonyx.optimize.report import Declined, Report, Rewrite
 from sardonyx.records import Record
-from sardonyx.session import cache_writer
-from sardonyx.session.environment import get_build_info
+from sardonyx.session import cache_key, cache_writer
 
 MAX_NBYTES = 256 << 20
 """Largest total size of constants made by the optimizer for a graph to be cached."""
@@ -58,9 +56,7 @@ class Entry:
         digest = hashlib.blake2b(digest_size=20)
         digest.update(opened.skeleton.data.replace(opened.skeleton.key.encode(), b""))
         told = [[os.path.realpath(f.path), *f.identity] for f in _files(opened)]
-        digest.update(
-            json.dumps([told, settings, get_build_info(), onnx.__version__, _sources(), _customs(opened)]).encode()
-        )
+        digest.update(json.dumps([told, settings, cache_key.versions(), _customs(opened)]).encode())
         self._name = f"{digest.hexdigest()}.graph"
 
     def read(self) -> Prepared | None:
@@ -111,17 +107,6 @@ class Entry:
         }
         write = partial(entries.write, self._folder, self._name, json.dumps(told).encode(), [body], len(body))
         cache_writer.submit(self._folder, self._name, write)
-
-
-@cache
-def _sources() -> str:
-    """Changes with every source file that optimized graphs depend on."""
-    package = Path(__file__).parents[1]
-    files = (
-        path for name in ("ir", "model", "ops", "normalize", "optimize") for path in (package / name).rglob("*.py")
-    )
-    told = sorted((str(path.relative_to(package)), *identity_of(path.stat())) for path in files)
-    return hashlib.blake2b(repr(told).encode(), digest_size=16).hexdigest()
 
 
 def entry(scanned: Scanned, settings: Any) -> Entry | None:

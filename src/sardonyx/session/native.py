@@ -16,7 +16,7 @@ from sardonyx.ir.sparse import SparseTensor as Coordinates
 from sardonyx.partition import registry
 from sardonyx.partition.provider import RunContext
 from sardonyx.partition.registry import CPU
-from sardonyx.session import compiled_cache, config_keys, environment, feeds, log, untrusted
+from sardonyx.session import compiled_cache, config_keys, environment, feeds, log, trace_events, untrusted
 from sardonyx.session.cpu_options import cpu_providers, split_names
 from sardonyx.session.devices import NativeDevice, OrtEpDevice, OrtMemoryInfo, cpu_memory
 from sardonyx.session.engine import BuildOptions, Engine
@@ -27,7 +27,7 @@ from sardonyx.session.native_values import NativeValue, NativeValueVector
 from sardonyx.session.options import Delegate, RunOptions, SessionOptions, check_severity
 from sardonyx.session.saving import saved
 from sardonyx.session.sparse import NativeSparseTensor, SparseTensor
-from sardonyx.session.trace import Trace
+from sardonyx.session.trace import SESSION, Trace
 from sardonyx.session.workers import submit
 
 LEVELS = {0: "disabled", 1: "basic", 2: "extended", 3: "layout", 99: "all"}
@@ -82,7 +82,7 @@ class NativeSession:
         if self._read_config and untrusted.limits_of(options) is None:
             self._take_config_from_model()
         if options.enable_profiling:
-            self._trace = Trace(options.profile_file_prefix)
+            self._trace = Trace(options.profile_file_prefix, options.precision)
             self._close_trace = weakref.finalize(self, self._trace.close)
         asked = dict(zip(providers, provider_options, strict=True)) or dict(options._providers)
         self._choose(asked)
@@ -135,6 +135,7 @@ class NativeSession:
             ],
             level=LEVELS.get(int(options.graph_optimization_level), "all"),
             disabled_passes=frozenset(disabled).union(named),
+            narrow_doubles=config.get(config_keys.DOUBLES_KEY) == "1",
             free_dims=options._dims_by_name,
             free_dims_by_denotation=options._dims_by_denotation,
             initializers={**options._external_initializers, **options._initializers},
@@ -158,12 +159,23 @@ class NativeSession:
             raise Fail(CPU_FORBIDDEN)
         if self._trace is not None:
             loaded = start + int(engine.phases.get("load", 0) * 1e9)
-            self._trace.add("Session", self._from, start, loaded)
-            self._trace.add("Session", "session_initialization", loaded, time.perf_counter_ns())
+            self._trace.add(SESSION, self._from, start, loaded)
+            self._trace.add(SESSION, "session_initialization", loaded, time.perf_counter_ns(), self._settings(asked))
         for name, seconds in engine.phases.items():
             self._log(log.VERBOSE, f"{name}: {seconds * 1e3:.1f} ms")
         self._log(log.INFO, "Session successfully initialized.")
         return engine
+
+    def _settings(self, asked: BuildOptions) -> dict[str, Any]:
+        """What the session was asked for, for its trace."""
+        options = self.session_options
+        return {
+            "precision": options.precision,
+            "optimization_level": asked.level,
+            "asked_threads": options.intra_op_num_threads,
+            "threads": max((getattr(p, "threads", 1) for p in asked.providers), default=1),
+            "providers": list(self._providers),
+        }
 
     def _refuse_ort_format(self) -> None:
         config = self.session_options._config
@@ -187,7 +199,7 @@ class NativeSession:
         self._output_names = tuple(m.name for m in self.outputs_meta)
         self._is_output = frozenset(self._output_names)
         if self._trace is not None:
-            self._node_indices = {node: i for i, node in enumerate(engine.model.graph.all_nodes())}
+            self._trace.indices = {node: i for i, node in enumerate(engine.model.graph.all_nodes())}
 
     def _take_config_from_model(self) -> None:
         """Apply the session options that a model carries in its metadata under ``ort_config``."""
@@ -417,17 +429,12 @@ class NativeSession:
         trace = self._trace
         if trace is None:
             return self._run(prepared, wanted, context)
-        indices = self._node_indices
-
-        def record(node: Any, start_ns: int, end_ns: int, inputs: Any, outputs: Any) -> None:
-            trace.node(indices.get(node, -1), node, start_ns, end_ns, inputs, outputs)
-
-        context.record = record
+        context.record, context.record_part = trace.node, trace.part
         start = time.perf_counter_ns()
         results = self._run(prepared, wanted, context)
         end = time.perf_counter_ns()
-        trace.add("Session", "SequentialExecutor::Execute", start, end)
-        trace.add("Session", "model_run", start, end)
+        trace.add(SESSION, "SequentialExecutor::Execute", start, end)
+        trace.add(SESSION, "model_run", start, end, trace_events.run_args(prepared, results))
         return results
 
     def run_async(

@@ -1,67 +1,74 @@
-"""A run's trace in Chrome's format, with the events and fields that onnxruntime writes."""
+"""A session's trace in Chrome's format: the events and fields that onnxruntime writes, and each kernel on each thread.
+
+Runs leave behind what they measured; the events are made when the trace is written (``trace_events``). Every line
+between the brackets has a finished event; metadata and counters share a line with one, because programs read such files
+line by line.
+"""
 
 from __future__ import annotations
 
-import os
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from sardonyx import dtypes, forks
+from sardonyx import forks, writing
 from sardonyx.errors import Fail
+from sardonyx.session import trace_events
+from sardonyx.session.trace_events import Event, Scribe
 
-CPU = "CPUExecutionProvider"
+if TYPE_CHECKING:
+    from sardonyx.interpret.profile import PartRun
+    from sardonyx.ir.graph import Node
+
+MAX_EVENTS = 1_000_000
+"""About how many events a trace has; runs beyond are counted only."""
+SESSION, NODE = "Session", "Node"
+"""Categories of events."""
+
+
+class _Finished(NamedTuple):
+    category: str
+    name: str
+    tid: int
+    start_ns: int
+    duration_ns: int
+    args: dict[str, Any]
 
 
 class Trace:
     """Events since ``start_ns`` (of ``time.monotonic_ns``), written to a file when closed."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, precision: str = "highest") -> None:
         from json import dumps as text
 
         self._text = text
         self.start_ns = time.monotonic_ns()
-        self._epoch_ns = time.perf_counter_ns()
+        self._scribe = Scribe(time.perf_counter_ns(), precision)
         stamp = datetime.now()
         self.path = f"{prefix}_{stamp:%Y-%m-%d_%H-%M-%S}_{stamp.microsecond // 1000:03}.json"
-        self._events: list[dict[str, Any]] = []
+        self.indices: Mapping[Node, int] = {}
+        """The numbers of the session's nodes."""
+        self._found: list[_Finished | tuple[PartRun, int]] = []
+        """Events, and runs of parts with the threads that called them."""
+        self._count = self._left_out = 0
         self._closed = False
         self._lock = forks.lock()
 
     def add(self, category: str, name: str, start_ns: int, end_ns: int, args: dict[str, Any] | None = None) -> None:
         """One finished event; times are of ``time.perf_counter_ns``."""
-        event = {
-            "cat": category,
-            "pid": os.getpid(),
-            "tid": threading.get_native_id(),
-            "dur": max(0, end_ns - start_ns) // 1000,
-            "ts": max(0, start_ns - self._epoch_ns) // 1000,
-            "ph": "X",
-            "name": name,
-            "args": args or {},
-        }
-        with self._lock:
-            if not self._closed:
-                self._events.append(event)
+        duration = max(0, end_ns - start_ns)
+        self._keep(_Finished(category, name, threading.get_native_id(), start_ns, duration, args or {}), 1)
 
-    def node(self, index: int, node: Any, start_ns: int, end_ns: int, inputs: Any, outputs: Any) -> None:
-        """One node's run."""
-        weights = sum(v.const.nbytes for v in node.inputs if v is not None and v.const is not None)
-        total = sum(map(_nbytes, inputs))
-        args = {
-            "op_name": node.op_type,
-            "provider": CPU,
-            "node_index": str(index),
-            "parameter_size": str(weights),
-            "activation_size": str(max(0, total - weights)),
-            "output_size": str(sum(map(_nbytes, outputs))),
-            "input_type_shape": [_described(v) for v in inputs if v is not None],
-            "output_type_shape": [_described(v) for v in outputs if v is not None],
-        }
-        self.add("Node", f"{node.name or node.outputs[0].name}_kernel_time", start_ns, end_ns, args)
+    def node(self, node: Node, start_ns: int, end_ns: int, inputs: Any, outputs: Any) -> None:
+        """The run of a node on numpy."""
+        args = trace_events.node_args(self.indices.get(node, -1), node, inputs, outputs, trace_events.REFERENCE)
+        self.add(NODE, trace_events.node_name(node), start_ns, end_ns, args)
+
+    def part(self, run: PartRun) -> None:
+        """A run of a compiled part."""
+        self._keep((run, threading.get_native_id()), run.step_count * (1 + 2 * len(run.workers)))
 
     def close(self) -> str:
         """Write the file and return its path; empty if it was written before."""
@@ -70,22 +77,31 @@ class Trace:
                 return ""
             self._closed = True
         try:
-            with open(self.path, "w", encoding="utf-8") as file:
-                file.write("[\n" + ",\n".join(map(self._text, self._events)) + "\n]\n")
+            writing.write_whole(self.path, [("[\n" + ",\n".join(self._lines()) + "\n]\n").encode()])
         except OSError as error:
             raise Fail(f"the profile cannot be written ({error.strerror})", where=self.path) from None
         return self.path
 
+    def _keep(self, what: Any, count: int) -> None:
+        with self._lock:
+            if self._count + count > MAX_EVENTS:
+                self._left_out += 1
+            elif not self._closed:
+                self._found.append(what)
+                self._count += count
 
-def _nbytes(value: Any) -> int:
-    if isinstance(value, np.ndarray):
-        return dtypes.of_numpy(value.dtype).nbytes(value.size)
-    return sum(map(_nbytes, value)) if isinstance(value, list) else 0
-
-
-def _described(value: Any) -> dict[str, Any]:
-    if isinstance(value, np.ndarray):
-        return {dtypes.of_numpy(value.dtype).ort: list(value.shape)}
-    if isinstance(value, list):
-        return {"seq": [_described(v) for v in value]}
-    return {type(value).__name__: []}
+    def _lines(self) -> Iterator[str]:
+        scribe, text = self._scribe, self._text
+        events: list[Event] = []
+        for each in self._found:
+            if isinstance(each, _Finished):
+                events.append(scribe.event(*each))
+            else:
+                run, caller = each
+                events += scribe.of_part(run, caller, self.indices)
+        beside = list(scribe.metadata(self._left_out))
+        for event in events:
+            beside.append(event)
+            if event["ph"] == "X":
+                yield ", ".join(map(text, beside))
+                beside = []

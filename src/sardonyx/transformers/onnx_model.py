@@ -15,7 +15,7 @@ from sardonyx.ir.clone import clone
 from sardonyx.ir.graph import Model, Node, Value
 from sardonyx.ir.types import TensorType
 from sardonyx.model.load import load
-from sardonyx.model.save import model_to_proto, save
+from sardonyx.model.save import ExternalData, model_to_proto, save
 from sardonyx.transformers.float16 import options_of, to_half_precision
 
 if TYPE_CHECKING:
@@ -202,8 +202,9 @@ class OnnxModel:
         """Write the model; weights go to a separate file on request, or if they are too large."""
         path = Path(output_path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not use_external_data_format and self._graph_model is not None:
-            save(self._graph_model, path)
+        if self._graph_model is not None and not convert_attribute:
+            outside = ExternalData(threshold_nbytes=size_threshold, one_file=all_tensors_to_one_file)
+            save(self._graph_model, path, external=outside if use_external_data_format else None)
         else:
             OnnxModel.save(
                 self.model if self._graph_model is None else model_to_proto(self._graph_model),

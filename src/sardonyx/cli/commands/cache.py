@@ -31,7 +31,7 @@ def list_(as_json: AsJson = False) -> None:
 
     place = _folder()
     items = cache.items()
-    models = [item for item in items if item.kind != cache.KERNEL]
+    models = [item for item in items if item.kind not in (cache.KERNEL, cache.RATES)]
     kernels = [item.nbytes for item in items if item.kind == cache.KERNEL]
     total = sum(item.nbytes for item in items)
     result = {

@@ -45,11 +45,14 @@ PAUSED = 1 << 40
 
 
 class Stamp:
-    """The int64 words that a profile holds for a step and a thread."""
+    """The int64 words that a profile holds for a step and a thread. In front of the first step's is a row of the team:
+    its ``WORKER`` is the number, from 1, of the worker that is a thread of this run; 0 for the caller."""
 
-    FIRST, TOTAL, NOW = range(3)
-    """When it first began; how long it took in all; when it last began."""
+    FIRST, TOTAL, NOW, WAITED = range(4)
+    """When it first began; how long it took in all; when it last began; how long the thread waited at barriers in front
+    of it, in all."""
     WORDS = 4
+    WORKER = 0
 
 
 class Mailbox:

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
+StatesKey = tuple[tuple[int, int, int, int], ...]
+"""States that are appended to in place: input, output, axis and capacity of each."""
+
 FAR_S = 1e6
 """Deadlines further off than this many seconds are clipped to it."""
 MAX_SHAPES = 256
@@ -101,7 +104,9 @@ class CpuExecutable:
         self._tier_up = tier_up
         self._has_run = False
         """Kept while there is a ``tier_up``."""
-        self._appending: OrderedDict[tuple[tuple[int, ...], ...], CpuExecutable | None] = OrderedDict()
+        self._appending: OrderedDict[StatesKey, CpuExecutable | None] = OrderedDict()
+        self.keep_appending: Callable[[StatesKey, CpuExecutable | None], object] | None = None
+        """Called with each version for states, to write it to the compiled-model cache."""
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         appending = self._for_states(context.held) if context.held else None
@@ -180,12 +185,22 @@ class CpuExecutable:
 
     def _for_states(self, held: tuple[Held, ...]) -> CpuExecutable | None:
         """The version of the part that appends to these states; None where there is none."""
-        key = tuple((h.input, h.output, h.axis, h.memory.shape[h.axis]) for h in held)
+        key = tuple([(h.input, h.output, h.axis, h.memory.shape[h.axis]) for h in held])
         with self._lock:
             if key in self._appending:
                 return self._appending[key]
-        inputs, outputs = self.part.inputs, self.part.outputs
-        made = None
+        with _compiling:
+            if key in self._appending:
+                return self._appending[key]
+            made = self._version_for_states(key)
+            with self._lock:
+                self._appending[key] = made
+                if len(self._appending) > MAX_APPENDING:
+                    self._appending.popitem(last=False)
+        return made
+
+    def _version_for_states(self, key: StatesKey) -> CpuExecutable | None:
+        inputs, outputs, made = self.part.inputs, self.part.outputs, None
         if self._recompile is not None:
             from sardonyx.lower.sizes import Refused
             from sardonyx.lower.states import State
@@ -194,11 +209,9 @@ class CpuExecutable:
                 made = self._recompile([State(inputs[i], outputs[o], axis, room) for i, o, axis, room in key])
             except (Refused, Unplannable, NotImplemented) as why:
                 logging.getLogger("sardonyx").info("states are copied at each run: %s", why)
-        with self._lock:
-            found = self._appending.setdefault(key, made)
-            if len(self._appending) > MAX_APPENDING:
-                self._appending.popitem(last=False)
-        return found
+        if self.keep_appending is not None:
+            self.keep_appending(key, made)
+        return made
 
     def run_planned(self, args: Sequence[Any], places: Mapping[int, Array] | None = None) -> list[Any] | None:
         given = []
@@ -245,7 +258,7 @@ class CpuExecutable:
                 objects[at] = id(a)
                 at += 1
             if shape.trial is not None and shape.is_quick and (context is None or context.is_unobserved):
-                self._execute_tried(frame, shape, shape.trial)
+                self._execute_tried(frame, shape, shape.trial, context)
             elif context is not None:
                 self._execute_watched(frame, shape, context)
             else:
@@ -312,7 +325,7 @@ class CpuExecutable:
         self._team = team_for(self._settings)
         return self._team
 
-    def _execute_tried(self, frame: Frame, shape: Shape, trial: Trial) -> None:
+    def _execute_tried(self, frame: Frame, shape: Shape, trial: Trial, context: RunContext | None) -> None:
         """Run with the trial's current choice, and time each step."""
         count, rows = way = trial.choice
         recorder = self._recorder(count, frame.slots)
@@ -327,6 +340,8 @@ class CpuExecutable:
             frame.slots[Context.PROFILE] = 0
         if frame.error.value != Code.ARRAY:
             shape.learn(trial, way, took, recorder.seconds())
+            if context is not None and context.record_part is not None:
+                recorder.report(context, self._views, shape.sizes, self._team)
 
     def _execute_watched(self, frame: Frame, shape: Shape, context: RunContext) -> None:
         """Run in slices, so that signals are handled, with a cancel flag and perhaps a deadline or a profile."""
@@ -354,7 +369,7 @@ class CpuExecutable:
             slots[Context.PAUSE_AT] = 0
             slots[Context.LAST], slots[Context.LEFT] = len(self.table.steps), runs_left
         if recorder is not None:
-            recorder.report(context, self._views, shape.sizes)
+            recorder.report(context, self._views, shape.sizes, self._team)
 
     def _recorder(self, count: int, slots: Any) -> Recorder:
         from sardonyx.providers.cpu.runtime.profile import Recorder

@@ -79,15 +79,32 @@ def _barrier(k: Kernel, context: Buf, team_cpus: TeamCpus, threads: Val, step: V
             wait_while(k, generation, now.eq, context.load(Context.SPIN), sleepers, team_cpus)
 
 
+def _stamp(k: Kernel, context: Buf, row: Val, thread: Val) -> Buf:
+    """The time stamps of a thread in a row of the profile."""
+    place = row * context.load(Context.PROFILE_THREADS) + thread
+    return k.memory(context.load(Context.PROFILE) + place * (Stamp.WORDS * 8), i64)
+
+
+def _meet(k: Kernel, context: Buf, team_cpus: TeamCpus, threads: Val, step: Val, thread: Val) -> None:
+    """The barrier in front of a step, with its time if the run is profiled."""
+    profile = context.load(Context.PROFILE)
+    begun = k.var(0)
+    with k.when(profile.ne(0), likely=False):
+        begun.set(ticks(k))
+    _barrier(k, context, team_cpus, threads, step)
+    with k.when(profile.ne(0), likely=False):
+        stamp = _stamp(k, context, step, thread)
+        stamp.store(Stamp.WAITED, stamp.load(Stamp.WAITED) + (ticks(k) - begun.get()))
+
+
 def _carry_out(k: Kernel, context: Buf, step: Val, thread: Val, threads: Val) -> None:
     """Carry out this thread's share of a step, with time stamps if the run is profiled."""
     row = k.memory(context.load(Context.STEPS), i64).at(step * Row.WORDS)
     profile = context.load(Context.PROFILE)
     slot = k.var(0)
     with k.when(profile.ne(0), likely=False):
-        place = step * context.load(Context.PROFILE_THREADS) + thread
-        slot.set(profile + place * (Stamp.WORDS * 8))
-        stamp = k.memory(slot.get(), i64)
+        stamp = _stamp(k, context, step, thread)
+        slot.set(stamp.address())
         stamp.store(Stamp.NOW, ticks(k))
         with k.when(stamp.load(Stamp.FIRST).eq(0)):
             stamp.store(Stamp.FIRST, stamp.load(Stamp.NOW))
@@ -109,7 +126,7 @@ def _execute_steps(k: Kernel, context: Buf, thread: Val, threads: Val) -> None:
         barrier = row.load(Row.BARRIER)
         with k.when(barrier.ne(NONE)), k.either(threads > 1) as (team, alone):
             with team:
-                _barrier(k, context, team_cpus, threads, step.get())
+                _meet(k, context, team_cpus, threads, step.get(), thread)
             with alone:
                 _cross(k, context, step.get())
         with k.either((barrier.eq(CONTROL)) | context.load_atomic(Context.STOP).ne(0)) as (jump, go):
@@ -163,6 +180,8 @@ class _ClaimedWorkers:
                 box.store(Mailbox.STARTED, started)
                 self._numbers.store(self.count.get() * 2, w)
                 self._numbers.store(self.count.get() * 2 + 1, started)
+                with k.when(context.load(Context.PROFILE).ne(0), likely=False):
+                    _stamp(k, context, k.const(-1), self.count.get() + 1).store(Stamp.WORKER, w + 1)
                 self.count += 1
 
     def start(self, threads: Val) -> None:

@@ -1,14 +1,14 @@
 """Serialization of a compiled part: plain values and arrays, from which it runs again without lowering or compiling.
 
-A deserialized part has no nodes. For a profile, states updated in place, the text of an error and shapes outside the
-model's dimensions it raises ``ModelNeeded``, and the session loads the model.
+A deserialized part has no nodes. For a profile, states whose version is not cached, the text of an error and shapes
+outside the model's dimensions it raises ``ModelNeeded``, and the session loads the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from sardonyx.plan.sizes import Binding, SizesDiffer, deserialized
 from sardonyx.providers.cpu.codegen.jit import linker
 from sardonyx.providers.cpu.machine import isa
 from sardonyx.providers.cpu.program.prepack import Source, StreamSource
-from sardonyx.providers.cpu.runtime.executable import CpuExecutable
+from sardonyx.providers.cpu.runtime.executable import CpuExecutable, StatesKey
 from sardonyx.providers.cpu.runtime.shape_sizes import named
 from sardonyx.providers.cpu.runtime.trim import Trim
 
@@ -123,6 +123,12 @@ def deserialize(
     return DeserializedExecutable(cast(Any, table), list(arrays[len(ARRAYS) :]), provider, specialized)
 
 
+class Found(NamedTuple):
+    """A cached answer: the version of a part that appends to some states, or that it has none."""
+
+    executable: CpuExecutable | None
+
+
 class DeserializedExecutable(CpuExecutable):
     """Runs a step table without the part's nodes."""
 
@@ -133,11 +139,22 @@ class DeserializedExecutable(CpuExecutable):
             cast(Any, None), table, constants, {}, provider.settings, provider.threads, provider.max_memory,
             arenas=provider.arenas, by_shape=None if specialized is None else lambda: specialized, is_guarded=True,
         )  # fmt: skip
+        self.find_appending: Callable[[StatesKey], Found | None] | None = None
+        """Reads the version of the part that appends to states from the cache; None if it is not there."""
+        self._not_found: set[StatesKey] = set()
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
-        if context.held or context.record is not None:
+        if context.record is not None:
             raise ModelNeeded
         return super().run(args, context)
+
+    def _version_for_states(self, key: StatesKey) -> CpuExecutable | None:
+        """The cached version. The model compiles one that is not found, and runs it from then on."""
+        found = None if self.find_appending is None or key in self._not_found else self.find_appending(key)
+        if found is None:
+            self._not_found.add(key)
+            raise ModelNeeded
+        return found.executable
 
     def _error(self, code: int, step: int, value: int) -> Exception:
         """The model, once loaded, runs again and raises the error with the node's name."""

@@ -1,0 +1,366 @@
+"""The search: calibrate once, measure every layer, and keep in float what loses accuracy or time.
+
+1. everything in integers: if that meets the budget, no remedy is needed
+2. remedies, one on top of the other, each kept if it makes the model more accurate
+3. each layer quantized alone, for its damage; profiles of the float and the quantized model, for its gain
+4. the fewest of the most damaging layers in float with which the budget is met, by bisection
+5. single layers of those back in integers, where the budget allows it
+6. layers that lose time in float, where a race confirms it
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Collection
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from sardonyx.errors import InvalidArgument
+from sardonyx.quantization.budget.damage import Judge, Score
+from sardonyx.quantization.budget.goal import Budget
+from sardonyx.quantization.budget.latency import Stopwatch
+from sardonyx.quantization.budget.layers import Layer, LayerTimes, grouped, layers_of, name_nodes
+from sardonyx.quantization.budget.maker import Maker, Source, Static
+from sardonyx.quantization.budget.remedies import REMEDIES
+from sardonyx.quantization.budget.report import LayerRow, RemedyRow, Report, Trial
+from sardonyx.quantization.budget.samples import Samples
+from sardonyx.quantization.edges import read_proto
+from sardonyx.quantization.progress import shown
+
+GIVEN_BACK = 4
+"""Layers in float that are tried in integers again."""
+
+WHOLE_MODELS = 8
+"""Trials kept for models as a whole, besides remedies and the bisection."""
+
+NAMED = 3
+"""Layers in float that a trial is named after; of more, it has their number."""
+
+SLOWER = -0.01
+"""Gain, as a share of the float model's time, below which a layer is taken to lose time."""
+
+
+def search(
+    model_input: Any,
+    model_output: str | os.PathLike[str],
+    reader: Any,
+    *,
+    budget: Any,
+    metric: Any = None,
+    static: Static,
+    stopwatch: Any = None,
+    calibration_cache_path: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> Report:
+    """Quantize within a budget. ``static`` is quantize_static, which gets the settings; ``stopwatch`` stands in for
+    the clock in tests.
+    """
+    goal = Budget.of(budget, metric)
+    cached = None if calibration_cache_path is None else Path(calibration_cache_path)
+    if reader is None and (cached is None or not cached.exists() or goal.evaluation is None):
+        raise InvalidArgument(
+            "a budget needs data to measure errors on",
+            hint="pass a calibration_data_reader, or a calibration_cache_path that exists and Budget(evaluation=...)",
+        )
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sardonyx-")))
+        samples = None if reader is None else Samples(reader, folder, "calibration")
+        evaluation = samples if goal.evaluation is None else Samples(goal.evaluation, folder, "evaluation")
+        assert evaluation is not None
+        maker = Maker(static, folder, samples, settings)
+        model = read_proto(model_input)
+        name_nodes(model)
+        source = maker.source("float", model, cached)
+        judge = Judge(str(source.path), evaluation, metric, goal.samples)
+        watch = stopwatch or Stopwatch(evaluation.first(1)[0])
+        return _Search(goal, maker, judge, watch, source, os.fspath(model_output)).run()
+
+
+class _Search:
+    def __init__(self, goal: Budget, maker: Maker, judge: Judge, watch: Any, source: Source, output: str) -> None:
+        self._goal, self._maker, self._judge, self._watch = goal, maker, judge, watch
+        self._source, self._output = source, output
+        self._begun, self._count = time.monotonic(), 0
+        self._floats = judge.floats
+        self._float_times: list[float] = []
+        self._float_path = source.path
+        trial = self._trial("float", self._floats, source.path, 0)
+        self._report = Report(str(goal), output, trial, self._floats)
+
+    def run(self) -> Report:
+        report, _goal = self._report, self._goal
+        plain = self._maker.make(self._source, plain=True)
+        layers = layers_of(read_proto(str(self._source.path)), read_proto(str(plain)))
+        if not layers:
+            report.statement = "Nothing is quantized: the model has no node of the chosen operators and names."
+            return report
+        _path, score, _trial = self._whole("int8", self._source, ())
+        source, score = self._with_remedies(self._source, score)
+        if source is not self._source:
+            plain = self._maker.make(source, plain=True)
+        layers = grouped(layers, self._layer_trials(len(layers)))
+        report.layers = [LayerRow(layer.name, layer.operator, layer.nodes) for layer in layers]
+        self._damage(source, layers)
+        self._gain(layers, plain)
+        kept = self._for_accuracy(source, layers, score)
+        if kept is None:
+            self._explain(layers, frozenset(), frozenset())
+            self._none_accurate(len(layers))
+            return self._ended()
+        losing = self._for_time(source, layers, kept)
+        self._explain(layers, kept, losing)
+        self._choose(source, layers, kept | losing)
+        return self._ended()
+
+    # -- trials
+
+    def _whole(self, label: str, source: Source, kept: Collection[Layer], against: Path | None = None) -> Any:
+        """Build, score and race a model; returns its path, score and trial."""
+        path = self._maker.make(source, never=[node for layer in kept for node in layer.nodes])
+        score = self._judge(str(path))
+        trial = self._trial(label, score, path, len(kept))
+        contestants = {"float": str(self._float_path), "it": str(path)}
+        if against is not None:
+            contestants["other"] = str(against)
+        self._race = self._watch.race(contestants)
+        self._float_times.append(self._race.ms("float"))
+        trial.speedup = self._race.speedup("it", "float")
+        self._report.trials = [each for each in self._report.trials if each.label != label] + [trial]
+        self._settle_times()
+        self._count += 1
+        return path, score, trial
+
+    def _trial(self, label: str, score: Score, path: Path, in_float: int) -> Trial:
+        return Trial(
+            label,
+            in_float,
+            score.sqnr_db,
+            score.cosine,
+            self._goal.loss(self._floats, score),
+            score.metric,
+            sum(each.stat().st_size for each in path.parent.glob(f"{path.name}*")),
+            self._meets(score),
+        )
+
+    def _settle_times(self) -> None:
+        """Times of trials as shares of one time of the float model, so that those of different races compare."""
+        self._report.float_trial.latency_ms, self._report.float_trial.speedup = self._float_ms, 1.0
+        for trial in self._report.trials:
+            assert trial.speedup is not None
+            trial.latency_ms = self._float_ms / trial.speedup
+
+    @property
+    def _float_ms(self) -> float:
+        return statistics.median(self._float_times)
+
+    def _meets(self, score: Score) -> bool:
+        return self._goal.shortfall(self._floats, score) is None
+
+    @property
+    def _has_time(self) -> bool:
+        return time.monotonic() - self._begun < self._goal.max_seconds
+
+    def _layer_trials(self, layers: int) -> int:
+        others = WHOLE_MODELS + len(self._goal.remedies) + math.ceil(math.log2(layers + 1))
+        return max(4, self._goal.max_trials - others)
+
+    # -- steps
+
+    def _with_remedies(self, source: Source, score: Score) -> tuple[Source, Score]:
+        for name in REMEDIES:
+            if name not in self._goal.remedies:
+                continue
+            if self._meets(score):
+                self._report.remedies.append(RemedyRow(name, False, "not needed: the budget is met without it"))
+                continue
+            if not self._has_time:
+                self._report.remedies.append(RemedyRow(name, False, "no time was left"))
+                continue
+            changed = REMEDIES[name](source, self._maker)
+            if isinstance(changed, str):
+                self._report.remedies.append(RemedyRow(name, False, changed))
+                continue
+            _, new, _ = self._whole(self._label(changed, ()), changed, ())
+            better = self._goal.is_better(self._floats, new, score)
+            said = f"SQNR {_db(score)} -> {_db(new)}"
+            if new.metric is not None and score.metric is not None:
+                said += f", metric {score.metric:.4g} -> {new.metric:.4g}"
+            row = RemedyRow(name, better, said, (score.sqnr_db, new.sqnr_db))
+            self._report.remedies.append(row)
+            if better:
+                source, score = changed, new
+        return source, score
+
+    def _damage(self, source: Source, layers: list[Layer]) -> None:
+        rows = self._report.layers
+        for row, layer in shown(zip(rows, layers, strict=True), "layers quantized alone", len(layers)):
+            if not self._has_time:
+                self._report.notes.append(
+                    f"after {self._goal.max_seconds:.0f} s the damage of layers was no longer measured: "
+                    f"{row.name} and those after it are taken for harmless"
+                )
+                return
+            score = self._judge(str(self._maker.make(source, only=layer.nodes)))
+            self._count += 1
+            row.sqnr_db, row.cosine = score.sqnr_db, score.cosine
+            row.loss = self._goal.loss(self._floats, score)
+
+    def _gain(self, layers: list[Layer], plain: Path) -> None:
+        times = [
+            LayerTimes(layers, read_proto(str(path)))(self._watch.profile(str(path)))
+            for path in (self._float_path, plain)
+        ]
+        for row in self._report.layers:
+            before, after = (each.get(row.name) for each in times)
+            row.gain_ms = None if before is None or after is None else before - after
+
+    def _for_accuracy(self, source: Source, layers: list[Layer], score: Score) -> frozenset[Layer] | None:
+        """The layers to keep in float for the budget's accuracy; None if no choice meets it."""
+        if self._meets(score):
+            return frozenset()
+        order = [layers[i] for i in self._by_damage()]
+        too_few, enough = 0, len(order)
+        probe = self._predicted()
+        while enough - too_few > 1 and self._has_time:
+            middle = probe if too_few < probe < enough else (too_few + enough) // 2
+            _, found, _ = self._whole(self._label(source, order[:middle]), source, order[:middle])
+            if self._meets(found):
+                enough, probe = middle, middle - 1
+            else:
+                too_few, probe = middle, 0
+        if enough == len(order):
+            return None
+        kept = order[:enough]
+        rows = {row.name: row for row in self._report.layers}
+        for layer in sorted(kept[:-1], key=lambda each: -(rows[each.name].gain_ms or 0.0))[:GIVEN_BACK]:
+            fewer = [each for each in kept if each is not layer]
+            if not self._has_time:
+                break
+            _, found, _ = self._whole(self._label(source, fewer), source, fewer)
+            if self._meets(found):
+                kept = fewer
+        return frozenset(kept)
+
+    def _by_damage(self) -> list[int]:
+        """Indices of layers, the most damaging first: by noise and loss of the metric, each as a share of all."""
+        rows = self._report.layers
+        noise = [_noise(row.sqnr_db) for row in rows]
+        loss = [max(row.loss or 0.0, 0.0) for row in rows]
+        share = [a / (sum(noise) or 1.0) + b / (sum(loss) or 1.0) for a, b in zip(noise, loss, strict=True)]
+        return sorted(range(len(rows)), key=lambda i: -share[i])
+
+    def _predicted(self) -> int:
+        """How many layers to keep in float if noises add up, where the budget limits the noise; 0 where it does not."""
+        if self._goal.min_sqnr_db is None:
+            return 0
+        noise = [_noise(self._report.layers[i].sqnr_db) for i in self._by_damage()]
+        limit = 10 ** (-self._goal.min_sqnr_db / 10)
+        return next((k for k in range(len(noise)) if sum(noise[k:]) <= limit), len(noise))
+
+    def _for_time(self, source: Source, layers: list[Layer], kept: frozenset[Layer]) -> frozenset[Layer]:
+        """Further layers that a race shows to be faster in float."""
+        best = self._maker.make(source, never=[node for layer in kept for node in layer.nodes])
+        limit = SLOWER * self._float_ms
+        gains = {row.name: row.gain_ms for row in self._report.layers}
+        slower = [layer for layer in layers if (gains[layer.name] or 0.0) < limit]
+        light = [layer for layer in layers if not layer.is_heavy]
+        losing: frozenset[Layer] = frozenset()
+        for group in (slower, light):
+            more = frozenset(group) - kept - losing
+            if not more or len(kept | losing | more) == len(layers) or not self._has_time:
+                continue
+            tried = kept | losing | more
+            path, score, _ = self._whole(self._label(source, tried), source, tried, against=best)
+            if self._meets(score) and self._race.is_faster("it", "other"):
+                losing, best = losing | more, path
+        return losing
+
+    def _choose(self, source: Source, layers: list[Layer], kept: frozenset[Layer]) -> None:
+        """Race the best model once more, write it if it is what the budget asks for, and say so."""
+        report = self._report
+        _path, score, trial = self._whole(self._label(source, kept), source, kept)
+        in_float = f"{len(kept)} of {len(layers)} layers in float" if kept else "all layers in int8"
+        is_faster = self._race.is_faster("it", "float")
+        times = f"{trial.speedup:.2f} times as fast as float ({self._float_ms:.3f} ms -> {trial.latency_ms:.3f} ms)"
+        if not is_faster and self._goal.must_be_faster:
+            report.statement = (
+                f"No model meets the budget: int8 does not pay on this machine. The best accurate one, with "
+                f"{in_float}, is {times}. Nothing was written; run the float model, or pass "
+                "Budget(must_be_faster=False)."
+            )
+            return
+        self._maker.make(source, never=[node for layer in kept for node in layer.nodes], path=Path(self._output))
+        report.chosen = trial
+        accuracy = f"SQNR {_db(score)}"
+        if trial.loss is not None:
+            accuracy += f", {trial.loss:.4g} of the metric lost ({self._floats.metric:.4g} -> {score.metric:.4g})"
+        share = trial.nbytes / report.float_trial.nbytes
+        applied = f"; {' and '.join(source.remedies)}" if source.remedies else ""
+        report.statement = f"The budget is met: {in_float}{applied}; {accuracy}; {times}; {share:.2f} of its size."
+
+    def _explain(self, layers: list[Layer], kept: frozenset[Layer], losing: frozenset[Layer]) -> None:
+        """Each layer's decision and reason."""
+        for row, layer in zip(self._report.layers, layers, strict=True):
+            if layer in kept:
+                row.decision, row.reason = "float", self._why_float(row)
+            elif layer in losing:
+                slower = "" if row.gain_ms is None or row.gain_ms >= 0 else f" ({-row.gain_ms:.3f} ms of its own)"
+                row.decision, row.reason = "float", f"the model is faster with it in float{slower}"
+            elif row.gain_ms is None:
+                row.reason = "computed in one step with its neighbours"
+            elif row.gain_ms >= 0:
+                row.reason = f"saves {row.gain_ms:.3f} ms"
+            else:
+                row.reason = f"{-row.gain_ms:.3f} ms slower, but the model is no faster with it in float"
+
+    def _why_float(self, row: LayerRow) -> str:
+        said = "its noise and that of the others exceed the budget"
+        if row.sqnr_db is not None:
+            said = f"quantized alone it lowers the SQNR to {row.sqnr_db:.1f} dB"
+        if row.loss is not None and row.loss > 0:
+            said += f" and loses {row.loss:.4g} of the metric"
+        return said
+
+    def _none_accurate(self, layers: int) -> None:
+        raced = [t for t in self._report.trials if math.isfinite(t.sqnr_db)]
+        best = max(raced, key=lambda t: t.sqnr_db if t.loss is None else -t.loss, default=None)
+        said = (
+            "" if best is None else f" The most accurate one, with {best.layers_in_float} of {layers} layers in float, "
+        )
+        if best is not None:
+            said += f"has an SQNR of {best.sqnr_db:.1f} dB" + (
+                "." if best.loss is None else f" and loses {best.loss:.4g} of the metric."
+            )
+        self._report.statement = (
+            f"No model meets the budget: none with a layer in int8 is accurate enough ({self._goal}).{said} "
+            "Nothing was written."
+        )
+
+    def _label(self, source: Source, kept: Collection[Layer]) -> str:
+        kind = f"int8, {' and '.join(source.remedies)}" if source.remedies else "int8"
+        if not kept:
+            return kind
+        named = ", ".join(layer.name for layer in kept) if len(kept) <= NAMED else f"{len(kept)} layers"
+        return f"{kind}, {named} in float"
+
+    def _ended(self) -> Report:
+        took = time.monotonic() - self._begun
+        self._report.notes.append(
+            f"{self._count} models were built and run in {took:.0f} s; at most {self._goal.max_trials} are"
+        )
+        return self._report
+
+
+def _noise(sqnr_db: float | None) -> float:
+    if sqnr_db is None or sqnr_db == math.inf:
+        return 0.0
+    return 1e12 if sqnr_db == -math.inf else 10 ** (-sqnr_db / 10)
+
+
+def _db(score: Score) -> str:
+    return "exact" if score.sqnr_db == math.inf else f"{score.sqnr_db:.1f} dB"

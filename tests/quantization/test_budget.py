@@ -1,0 +1,260 @@
+"""quantize_static within a budget: which layers stay in float and why, what is written, and what is said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from sardonyx.errors import InvalidArgument, SardonyxError
+from sardonyx.quantization.budget.damage import SessionMetric
+from sardonyx.quantization.budget.goal import Budget
+from sardonyx.quantization.budget.latency import Race
+from sardonyx.quantization.budget.report import Report
+from sardonyx.quantization.budget.search import search
+from tests.quantization.budget_nets import Net, Readings, copied, sqnr_db
+
+ort = pytest.importorskip("onnxruntime", reason="onnxruntime comes with the test extra")
+theirs = pytest.importorskip("onnxruntime.quantization")
+
+SETTINGS = dict(quant_format=theirs.QuantFormat.QDQ, per_channel=False)
+
+
+class Clock:
+    """Stands in for the stopwatch: a model's time is a function of the nodes that read dequantized weights."""
+
+    def __init__(
+        self, seconds: Callable[[set[str]], float], steps: dict[str, tuple[float, float]] | None = None
+    ) -> None:
+        self._seconds, self._steps = seconds, steps or {}
+
+    def race(self, models: dict[str, str]) -> Race:
+        return Race({name: [self._seconds(in_integers(onnx.load(path)))] * 5 for name, path in models.items()})
+
+    def profile(self, model: str) -> dict[str, float]:
+        column = 1 if in_integers(onnx.load(model)) else 0
+        return {name: times[column] for name, times in self._steps.items()}
+
+
+def in_integers(model: onnx.ModelProto) -> set[str]:
+    made = {o: n.op_type for n in model.graph.node for o in n.output}
+    heavy = (n for n in model.graph.node if n.op_type in ("Conv", "Gemm", "MatMul"))
+    return {n.name for n in heavy if made.get(n.input[1]) == "DequantizeLinear"}
+
+
+PAYS = Clock(lambda nodes: 1.0 - 0.1 * len(nodes), dict.fromkeys("abcd", (200.0, 100.0)))
+
+
+def convolutions() -> Net:
+    net = Net(["n", 6, 10, 10])
+    net.conv("a", 6, 12).add("Relu", name="relu_a").conv("b", 12, 12).add("Relu", name="relu_b")
+    net.conv("c", 12, 12).add("Relu", name="relu_c").conv("d", 12, 4)
+    return net
+
+
+def with_outlier(net: Net) -> onnx.ModelProto:
+    """b never writes channel 5, for which c has weights so large that all others round to zero."""
+    model = net.model()
+    for tensor in model.graph.initializer:
+        array = numpy_helper.to_array(tensor).copy()
+        if tensor.name == "b.w":
+            array[5] = 0
+        elif tensor.name == "b.b":
+            array[5] = -1
+        elif tensor.name == "c.w":
+            array[:, 5] *= 1e4
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    return model
+
+
+def quantized(model: onnx.ModelProto, feeds: Any, path: Path, budget: Any, **options: Any) -> Report:
+    reader = feeds if feeds is None or hasattr(feeds, "get_next") else Readings(feeds)
+    options = {"stopwatch": PAYS, **SETTINGS, **options}
+    return search(copied(model), path, reader, budget=budget, static=theirs.quantize_static, **options)
+
+
+def outputs(model: Any, feeds: list[dict[str, np.ndarray]]) -> np.ndarray:
+    """onnxruntime's, which would quantize the weights of float layers between quantized ones of its own accord."""
+    session = ort.InferenceSession(
+        model, providers=["CPUExecutionProvider"], disabled_optimizers=["WeightBiasQuantization"]
+    )
+    return np.concatenate([session.run(None, each)[0] for each in feeds])
+
+
+def test_an_outlier_layer_stays_in_float(tmp_path: Path) -> None:
+    net, path = convolutions(), tmp_path / "q.onnx"
+    model, feeds = with_outlier(net), net.feeds(6)
+    report = quantized(model, feeds, path, 25.0)
+    assert report.met, report
+    assert {row.name: row.decision for row in report.layers} == {"a": "int8", "b": "int8", "c": "float", "d": "int8"}
+    rows = {row.name: row for row in report.layers}
+    assert rows["c"].nodes == ("c", "relu_c")
+    assert rows["c"].sqnr_db < 10 < rows["a"].sqnr_db
+    assert "quantized alone it lowers the SQNR to" in rows["c"].reason and rows["a"].reason == "saves 100.000 ms"
+    assert in_integers(onnx.load(path)) == {"a", "b", "d"}
+    fresh = net.feeds(6, seed=9)
+    assert sqnr_db(outputs(model.SerializeToString(), fresh), outputs(str(path), fresh)) > 24
+    tried = {row.name: row for row in report.remedies}
+    assert set(tried) == {"equalization", "per-channel weights", "bias correction"}
+    assert not tried["per-channel weights"].applied
+    assert "1 of 4 layers in float" in report.statement and "c" in str(report)
+
+
+def test_everything_in_integers_where_that_is_accurate_enough(tmp_path: Path) -> None:
+    net, path = convolutions(), tmp_path / "q.onnx"
+    report = quantized(net.model(), net.feeds(6), path, 15.0)
+    assert report.met and report.chosen is not None and report.chosen.layers_in_float == 0
+    assert all(r.reason.startswith("not needed") for r in report.remedies)
+    assert in_integers(onnx.load(path)) == set("abcd")
+    assert [trial.label for trial in report.frontier] == ["int8", "float"]
+
+
+def test_a_layer_that_loses_time_stays_in_float(tmp_path: Path) -> None:
+    slow_b = Clock(
+        lambda nodes: 1.0 - 0.1 * len(nodes) + 0.3 * ("b" in nodes),
+        {"a": (200, 100), "b": (200, 400), "c": (200, 100), "d": (200, 100)},
+    )
+    net, path = convolutions(), tmp_path / "q.onnx"
+    report = quantized(net.model(), net.feeds(6), path, 15.0, stopwatch=slow_b)
+    row = next(row for row in report.layers if row.name == "b")
+    assert report.met and row.decision == "float" and "faster with it in float" in row.reason
+    assert in_integers(onnx.load(path)) == set("acd")
+
+
+def test_where_integers_do_not_pay_nothing_is_written(tmp_path: Path) -> None:
+    slower = Clock(lambda nodes: 1.0 + 0.1 * len(nodes), dict.fromkeys("abcd", (100.0, 200.0)))
+    net, path = convolutions(), tmp_path / "q.onnx"
+    report = quantized(net.model(), net.feeds(6), path, 15.0, stopwatch=slower)
+    assert not report.met and "int8 does not pay on this machine" in report.statement
+    assert not path.exists()
+    wanted = quantized(net.model(), net.feeds(6), path, Budget(min_sqnr_db=15, must_be_faster=False), stopwatch=slower)
+    assert wanted.met and path.exists()
+
+
+def test_an_impossible_budget_is_said_to_be_one(tmp_path: Path) -> None:
+    net, path = convolutions(), tmp_path / "q.onnx"
+    report = quantized(net.model(), net.feeds(4), path, 150.0)
+    assert not report.met and report.chosen is None
+    assert report.statement.startswith("No model meets the budget") and "accurate enough" in report.statement
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_without_anything_to_quantize(tmp_path: Path) -> None:
+    net = Net(["n", 4])
+    net.add("Sin").add("Cos")
+    report = quantized(net.model(), net.feeds(2), tmp_path / "q.onnx", 10.0)
+    assert not report.met and "Nothing is quantized" in report.statement
+
+
+def test_a_metric_gets_the_outputs_of_all_samples(tmp_path: Path) -> None:
+    net, seen = convolutions(), []
+    model, feeds = with_outlier(net), net.feeds(6)
+    told = [outputs(model.SerializeToString(), [each]) for each in feeds]
+
+    def closeness(outputs_by_sample: list[dict[str, np.ndarray]]) -> float:
+        seen.append(len(outputs_by_sample))
+        errors = [
+            np.abs(got["y"] - t).mean() / np.abs(t).mean() for got, t in zip(outputs_by_sample, told, strict=True)
+        ]
+        return 1 - float(np.mean(errors))
+
+    report = quantized(model, feeds, tmp_path / "q.onnx", Budget(max_loss=0.1, samples=2), metric=closeness)
+    assert report.met and set(seen) == {6}
+    assert report.chosen is not None and report.chosen.loss is not None and 0 < report.chosen.loss <= 0.1
+    row = next(row for row in report.layers if row.name == "c")
+    assert row.decision == "float" and "loses" in row.reason and row.loss is not None and row.loss > 0.1
+
+
+def test_a_metric_may_run_the_session_and_may_be_an_error(tmp_path: Path) -> None:
+    net = convolutions()
+    model, feeds = net.model(), net.feeds(4)
+    expected = outputs(model.SerializeToString(), feeds)
+
+    def error(session: Any) -> float:
+        return float(np.abs(np.concatenate([session.run(None, each)[0] for each in feeds]) - expected).max())
+
+    budget = Budget(max_loss=0.5 * float(np.abs(expected).max()), higher_is_better=False)
+    report = quantized(model, feeds, tmp_path / "q.onnx", budget, metric=SessionMetric(error))
+    assert report.met and report.chosen is not None and report.chosen.loss is not None and report.chosen.loss > 0
+
+
+def test_many_layers_are_measured_in_groups(tmp_path: Path) -> None:
+    net = Net(["n", 4, 6, 6])
+    for i in range(24):
+        net.conv(f"conv{i}", 4, 4).add("Relu")
+    report = quantized(net.model(), net.feeds(2), tmp_path / "q.onnx", Budget(min_sqnr_db=1, max_trials=21))
+    assert len(report.layers) <= 8 and sum(len(row.nodes) for row in report.layers) == 48
+    assert ".." in report.layers[0].name
+
+
+def test_a_search_without_time_says_what_it_left_out(tmp_path: Path) -> None:
+    net = convolutions()
+    report = quantized(net.model(), net.feeds(2), tmp_path / "q.onnx", Budget(min_sqnr_db=60, max_seconds=0))
+    assert not report.met and any("no longer measured" in note for note in report.notes)
+
+
+def test_the_report_as_json(tmp_path: Path) -> None:
+    net = convolutions()
+    report = quantized(net.model(), net.feeds(4), tmp_path / "q.onnx", 15.0)
+    read = json.loads(report.to_json())
+    assert read["met"] is True and read["statement"] == report.statement
+    assert [row["name"] for row in read["layers"]] == list("abcd")
+    assert read["float"]["sqnr_db"] is None and read["chosen"]["sqnr_db"] > 15
+    assert {trial["label"] for trial in read["frontier"]} == {"int8", "float"}
+
+
+def test_one_calibration_serves_all_trials(tmp_path: Path) -> None:
+    net, table = convolutions(), tmp_path / "ranges.json"
+    model, feeds = net.model(), net.feeds(4)
+    calibrated = []
+
+    def static(*args: Any, **options: Any) -> None:
+        calibrated.append(args[2] is not None)
+        theirs.quantize_static(*args, **options)
+
+    options = dict(stopwatch=PAYS, static=static, calibration_cache_path=table, **SETTINGS)
+    search(model, tmp_path / "q.onnx", Readings(feeds), budget=15.0, **options)
+    assert calibrated[0] and not any(calibrated[1:]) and len(calibrated) > 5 and table.exists()
+    again = search(model, tmp_path / "q.onnx", None, budget=Budget(min_sqnr_db=15, evaluation=feeds), **options)
+    assert again.met and not any(calibrated[1:])
+
+
+BAD: list[tuple[str, dict[str, Any], str]] = [
+    ("budget is text", dict(budget="small"), "how much accuracy"),
+    ("budget without limit", dict(budget=Budget()), "no limit"),
+    ("budget is NaN", dict(budget=float("nan")), "not a finite number"),
+    ("max_loss without metric", dict(budget=Budget(max_loss=0.1)), "needs a metric"),
+    ("negative max_loss", dict(budget=-1, metric=len), "negative"),
+    ("unknown remedy", dict(budget=Budget(min_sqnr_db=1, remedies=("prayer",))), "no such remedy"),
+    ("no samples", dict(budget=Budget(min_sqnr_db=1, samples=0)), "samples"),
+    ("metric is no function", dict(budget=0.1, metric=3), "not callable"),
+    ("metric without a number", dict(budget=0.1, metric=lambda o: "x"), "no number"),
+    ("metric with NaN", dict(budget=0.1, metric=lambda o: float("nan")), "not finite"),
+    ("exhausted reader", dict(budget=10.0, feeds=[]), "no calibration data"),
+    ("no reader", dict(budget=10.0, feeds=None), "needs data"),
+    ("sample is a list", dict(budget=10.0, feeds=[[1, 2]]), "no dictionary"),
+    ("wrong input name", dict(budget=10.0, feeds=[{"z": np.zeros((1, 6, 10, 10), "f")}]), "lacks inputs"),
+    ("NaN", dict(budget=10.0, feeds=[{"x": np.full((1, 6, 10, 10), np.nan, "f")}]), "have NaN"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
+def test_bad_input_is_named_and_nothing_is_written(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    net = convolutions()
+    given = {"feeds": net.feeds(2), **options}
+    with pytest.raises(SardonyxError, match=message):
+        quantized(net.model(), given.pop("feeds"), tmp_path / "q.onnx", given.pop("budget"), **given)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_of_integers_needs_a_metric(tmp_path: Path) -> None:
+    text = """<ir_version: 9, opset_import: ["": 17]> g (float[n, 4] x) => (int64[n, 1] y)
+        <float[4, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}> { z = MatMul(x, w)  y = ArgMax<axis = 1>(z) }"""
+    with pytest.raises(InvalidArgument, match="no tensor of floats"):
+        quantized(onnx.parser.parse_model(text), [{"x": np.ones((2, 4), "f")}], tmp_path / "q.onnx", 20.0)
