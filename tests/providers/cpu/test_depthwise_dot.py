@@ -21,7 +21,7 @@ CHIPS = {
     "avx2": replace(named("haswell"), byte_dot=True, is_emulated=True),
     "emulated": replace(named("cascadelake"), is_emulated=True),
 }
-CHANNELS = (1, 5, 16, 31, 32, 40, 64, 80, 100, 130)
+CHANNELS = (2, 5, 16, 31, 32, 40, 64, 80, 100, 130)
 KERNELS = ((3, 3), (5, 5), (1, 3), (4, 2), (7, 7), (2, 1))
 
 
