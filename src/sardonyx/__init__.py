@@ -65,6 +65,7 @@ _MODULES = (
     "datasets",
     "errors",
     "pipeline",
+    "profile",
     "quantization",
     "report",
     "shim",

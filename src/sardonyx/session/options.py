@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from sardonyx.errors import Fail, InvalidArgument, NotImplemented
+from sardonyx.ir.tensor import Tensor
 from sardonyx.limits import Limits
 from sardonyx.session.enums import (
     ExecutionMode,
@@ -367,6 +368,8 @@ class InvalidSeverity(Misuse, Fail):
 
 
 def _tensor_of(ortvalue: Any) -> Any:
+    if isinstance(ortvalue, Tensor):  # a constant of another model of ours: its elements stay in their file
+        return ortvalue
     native = getattr(ortvalue, "_ortvalue", ortvalue)
     if not hasattr(native, "is_tensor"):
         raise Misuse("The provided Python object must be an OrtValue", got=type(ortvalue).__name__)
