@@ -2,9 +2,9 @@
 
     python docs/commands/renew.py [PAGE...]
 
-A block begins with ```console; each line of it that begins with ``$ sardonyx`` is a command, and what it prints replaces
-the lines up to the next one. Commands run in a folder with the demo's model and data, 80 columns wide. Lines with ``$`` that
-are no such command are left alone with what follows them.
+A block begins with ```console. Each line of it that begins with ``$ sardonyx`` is a command, and what it prints replaces
+the lines up to the next one. Commands run in a folder with the demo's model and data, 80 columns wide. Other lines with
+``$`` are left alone, with what follows them.
 """
 
 from __future__ import annotations
