@@ -2,7 +2,7 @@
 
     python docs/commands/renew.py [PAGE...]
 
-A block begins with ```console. Each line of it that begins with ``$ sardonyx`` is a command, and what it prints replaces
+A block begins with ```console. A line of it that begins with ``$ sardonyx`` is a command, and what it prints replaces
 the lines up to the next one. Commands run in a folder with the demo's model and data, 80 columns wide. Other lines with
 ``$`` are left alone, with what follows them.
 """
