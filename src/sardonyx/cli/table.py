@@ -12,6 +12,7 @@ from __future__ import annotations
 MEASURE, CHANGE, UNDERSTAND, KEEP = "Run and measure", "Change a model", "Understand a model", "This machine"
 
 COMMANDS: dict[str, str] = {
+    "bench": MEASURE,
     "inspect": UNDERSTAND,
     "explain": UNDERSTAND,
     "compare": UNDERSTAND,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sardonyx.cli.console import show, table
-from sardonyx.cli.options import AsJson, ModelPath, Providers, Threads
+from sardonyx.cli.options import AsJson, ModelPath, Providers, Threads, usable_providers
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,7 +46,7 @@ def command(
     options = SessionOptions()
     options.intra_op_num_threads = threads
     options.add_session_config_entry("session.cache", "0")
-    session = InferenceSession(model, options, providers=providers or ["CPUExecutionProvider"])
+    session = InferenceSession(model, options, providers=usable_providers(providers))
     if stage is Stage.cpu:
         steps = session.explain(stage="cpu")
         show(steps, lambda out: out.print(str(steps), soft_wrap=True), as_json)

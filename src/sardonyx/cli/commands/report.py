@@ -8,7 +8,18 @@ from typing import Annotated, Any
 import typer
 
 from sardonyx.cli.console import nbytes_text, seconds_text, show
-from sardonyx.cli.options import AsJson, Dimensions, ModelPath, Providers, Seed, Shapes, Threads, dimensions, shapes
+from sardonyx.cli.options import (
+    AsJson,
+    Dimensions,
+    ModelPath,
+    Providers,
+    Seed,
+    Shapes,
+    Threads,
+    dimensions,
+    shapes,
+    usable_providers,
+)
 from sardonyx.cli.progress import progress
 
 EXAMPLES = """
@@ -59,7 +70,9 @@ def command(
             step("benchmark")
             measured = _measured(model, bench, threads, sizes)
         step("compiling and running the model")
-        data = write_report(model, path, options=options, providers=providers, feeds=given.feeds, **measured)
+        data = write_report(
+            model, path, options=options, providers=usable_providers(providers), feeds=given.feeds, **measured
+        )
     facts = {"report": path, "nbytes": path.stat().st_size, "run_s": data.run_s, "findings": data.findings}
 
     def text(out: Any) -> None:
