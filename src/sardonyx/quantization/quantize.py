@@ -74,6 +74,8 @@ def quantize_static(
         options=options,
     )
     static.prepare(model, settings, quant_format)
+    if smoothed:
+        static.smoothed(model, settings, calibration_data_reader, providers=calibration_providers)
     if ranges is None:
         ranges = static.calibrated(
             model, settings, calibration_data_reader, method=calibrate_method, providers=calibration_providers
