@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.quantization.configs import StaticQuantConfig
-from sardonyx.quantization.kinds import CalibrationMethod, QuantFormat, QuantType
-from sardonyx.quantization.overrides import types_in
-from sardonyx.quantization.static import NARROW, WIDE
+from sardonyx.quantization.kinds import NARROW, WIDE, CalibrationMethod, QuantFormat, QuantType
 
 if TYPE_CHECKING:
     import onnx
@@ -49,6 +47,8 @@ def get_qdq_config(
     ``nodes_to_exclude`` may be a function of the model and a node. ``extra_options`` go before the other arguments.
     """
     import onnx
+
+    from sardonyx.quantization.overrides import types_in
 
     model = (
         model_input if isinstance(model_input, onnx.ModelProto) else onnx.load(model_input, load_external_data=False)

@@ -14,7 +14,7 @@ from sardonyx.ir.graph import Model
 from sardonyx.quantization.calibrate.cache import read_table, save_tensors_data
 from sardonyx.quantization.calibrate.calibraters import create_calibrator
 from sardonyx.quantization.calibrate.tensors import TensorsData
-from sardonyx.quantization.kinds import CalibrationMethod, QuantFormat, QuantType
+from sardonyx.quantization.kinds import NARROW, WIDE, CalibrationMethod, QuantFormat, QuantType
 from sardonyx.quantization.misuse import Misuse
 from sardonyx.quantization.options import ExtraOptions
 from sardonyx.quantization.overrides import Overrides
@@ -29,8 +29,6 @@ from sardonyx.quantization.source import lift_constants, opset_of, raise_opset, 
 logger = logging.getLogger("sardonyx.quantization")
 
 PRODUCER = "sardonyx.quantization"
-WIDE = frozenset({QuantType.QInt16, QuantType.QUInt16})
-NARROW = frozenset({QuantType.QInt4, QuantType.QUInt4})
 _CALIBRATION_OPTIONS = (
     ("symmetric", "calib_tensor_range_symmetric"),
     ("moving_average", "calib_moving_average"),
