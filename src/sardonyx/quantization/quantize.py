@@ -14,6 +14,9 @@ from sardonyx.quantization.options import ExtraOptions
 if TYPE_CHECKING:
     import onnx
 
+    from sardonyx.quantization.budget.goal import Budget
+    from sardonyx.quantization.budget.report import Report
+
 
 def quantize_static(
     model_input: str | os.PathLike[str] | onnx.ModelProto,
@@ -32,14 +35,46 @@ def quantize_static(
     calibration_providers: Sequence[Any] | None = None,
     extra_options: dict[str, Any] | None = None,
     calibration_cache_path: str | os.PathLike[str] | None = None,
-) -> None:
+    *,
+    budget: float | Budget | None = None,
+    metric: Any = None,
+) -> Report | None:
     """Write a model whose weights and activations are quantized, by scales that are found in advance on data.
 
     ``calibration_data_reader`` gives feeds, one run after the other; None if ``calibration_cache_path`` names a table
     of ranges. A table that does not exist is written there. Types, formats and methods are those of
     ``sardonyx.quantization.kinds``, ``extra_options`` those of ``sardonyx.quantization.options``. Empty choices of
     operators or nodes mean all that can be quantized.
+
+    With a ``budget``, which onnxruntime lacks, layers that lose accuracy or time stay in float; the report says which
+    and why. It is the largest loss of the ``metric``, or without one the smallest signal to quantization noise ratio in
+    dB, or a ``Budget``. ``metric`` is a function of the outputs, a list with a dictionary for each sample in the
+    reader's order, or a ``SessionMetric``. If no model meets the budget, nothing is written, and the report says so.
     """
+    if budget is not None or metric is not None:
+        from sardonyx.quantization.budget.search import search
+
+        return search(
+            model_input,
+            model_output,
+            calibration_data_reader,
+            budget=budget,
+            metric=metric,
+            static=quantize_static,
+            quant_format=quant_format,
+            op_types_to_quantize=op_types_to_quantize,
+            per_channel=per_channel,
+            reduce_range=reduce_range,
+            activation_type=activation_type,
+            weight_type=weight_type,
+            nodes_to_quantize=nodes_to_quantize,
+            nodes_to_exclude=nodes_to_exclude,
+            use_external_data_format=use_external_data_format,
+            calibrate_method=calibrate_method,
+            calibration_providers=calibration_providers,
+            extra_options=extra_options,
+            calibration_cache_path=calibration_cache_path,
+        )
     from sardonyx.model.save import ExternalData, save
     from sardonyx.quantization import static
     from sardonyx.quantization.source import read_model, refuse_quantized, warn_unless_preprocessed
@@ -82,6 +117,7 @@ def quantize_static(
     settings.ranges = ranges
     static.rewrite(model, settings, quant_format)
     save(model, model_output, external=ExternalData() if use_external_data_format else None)
+    return None
 
 
 def quantize_dynamic(

@@ -106,6 +106,11 @@ class CalibraterBase:
     def _has_data(self) -> bool:
         raise NotImplementedError
 
+    @property
+    def _expects_data(self) -> bool:
+        """Whether the model has tensors to calibrate, or was not looked at yet."""
+        return self.runner is None or bool(self.names)
+
     def _take(self, number: int, outputs: list[Any]) -> None:
         raise NotImplementedError
 
@@ -191,7 +196,7 @@ class MinMaxCalibrater(CalibraterBase):
         return old[0] + share * (new[0] - old[0]), old[1] + share * (new[1] - old[1])
 
     def compute_data(self) -> TensorsData:
-        if not self._ranges:
+        if not self._ranges and self._expects_data:
             raise Misuse(NO_DATA)
         return TensorsData(
             self.method,
@@ -242,7 +247,7 @@ class HistogramCalibrater(CalibraterBase):
                 raise found_nan(name, number)
 
     def compute_data(self) -> TensorsData:
-        if not self.histograms:
+        if not self.histograms and self._expects_data:
             raise Misuse(NO_DATA)
         return TensorsData(self.method, {name: self._chosen(each) for name, each in self.histograms.items()})
 
