@@ -8,13 +8,13 @@ import time
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import field
-from functools import cached_property
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.forks import cached_property
 from sardonyx.records import Record
 from sardonyx.session.config_file import Config
 from sardonyx.session.options import SessionOptions
