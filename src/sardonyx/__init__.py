@@ -59,6 +59,7 @@ _HOMES: dict[str, str] = {
 }  # fmt: skip
 _MODULES = (
     "backend",
+    "bench",
     "cache",
     "capi",
     "datasets",
