@@ -31,17 +31,18 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
 from benchmarks import page
-from benchmarks.compare.cases import Case, Files, store
-from benchmarks.compare.engines import Contestant
-from benchmarks.compare.process import machine
+from benchmarks.compare.cases import Case, Files
 from benchmarks.compare.report import ms, percent
 from benchmarks.compare.report import table as aligned
 from benchmarks.compare.rounds import Settings, measure
-from benchmarks.compare.starts import measure_starts
-from benchmarks.compare.stats import Ratio, geometric_mean, paired_ratio
 from benchmarks.layers import median_rows
 from benchmarks.regressions import OURS, THEIRS, Entry, Regression, confirmed, regressions
 from benchmarks.zoo.trained import feeds_of
+from sardonyx.bench.arrays import store
+from sardonyx.bench.engines import Contestant
+from sardonyx.bench.machine import machine
+from sardonyx.bench.starts import measure_starts
+from sardonyx.bench.statistics import Ratio, geometric_mean, paired_ratio
 
 CONTESTANTS = (Contestant(OURS), Contestant(THEIRS))
 LATE_S = 0.05
@@ -75,7 +76,7 @@ def entry_of(path: Path, args: argparse.Namespace, folder: Path) -> dict[str, An
         entry["failed"] |= found["failed"] | found["absent"]
     if args.starts:
         clock = "process_time" if args.processor_time else "perf_counter"
-        started = measure_starts(case, files, CONTESTANTS, args.threads, args.starts, clock=clock)
+        started = measure_starts(files.model, files.feeds, CONTESTANTS, args.threads, args.starts, clock=clock)
         entry["starts"] = started["starts"]
         entry["failed"] |= started["absent"]
     return entry

@@ -33,14 +33,14 @@ import numpy as np
 
 import sardonyx
 from benchmarks import page
-from benchmarks.compare.cases import Feeds
-from benchmarks.compare.limits import limit_seconds
 from benchmarks.compare.report import ms, percent, table
 from benchmarks.compare.rounds import WARM_RUNS
-from benchmarks.compare.stats import paired_ratio
-from benchmarks.compare.worker import move_threads
 from benchmarks.quiet import probe_here, seconds_of
 from benchmarks.zoo.trained import feeds_of
+from sardonyx.bench.arrays import Feeds
+from sardonyx.bench.limits import limit_seconds
+from sardonyx.bench.statistics import paired_ratio
+from sardonyx.bench.worker import move_threads
 from sardonyx.interpret.context import RunContext
 from sardonyx.ir import dims
 from sardonyx.providers.cpu.codegen import machine_limits

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import sardonyx
-from benchmarks.compare.process import machine
+from sardonyx.bench.machine import machine
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -19,10 +19,11 @@ import numpy as np
 
 import sardonyx
 from benchmarks import page
-from benchmarks.compare.cases import CASES, stored
+from benchmarks.compare.cases import CASES
 from benchmarks.compare.reference import Wide
-from benchmarks.compare.stats import relative_error
 from benchmarks.zoo.trained import feeds_of
+from sardonyx.bench.arrays import stored
+from sardonyx.bench.statistics import relative_error
 from sardonyx.interpret.context import RunContext
 from sardonyx.providers.cpu.machine import isa
 

@@ -35,8 +35,8 @@ sys.path[:0] = [str(ROOT)]
 
 from benchmarks import page
 from benchmarks.compare.report import table as aligned
-from benchmarks.compare.stats import Ratio, geometric_mean, paired_ratio
 from benchmarks.program_cases import COMMON, INPUTS, PROGRAMS, Program
+from sardonyx.bench.statistics import Ratio, geometric_mean, paired_ratio
 
 OURS, THEIRS = "sardonyx", "onnxruntime"
 ENGINES = (THEIRS, OURS)

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.compare.report import ms
-from benchmarks.compare.stats import Ratio, ratio_of_medians
+from sardonyx.bench.history import change
+from sardonyx.bench.statistics import Ratio, ratio_of_medians
 
 LEAST = 3
 """Times from which on there is an interval."""
@@ -113,10 +114,8 @@ def factor_of(figure: Figure, earlier: Entry, now: Entry) -> Ratio | None:
     least = LEAST if figure.is_timed else 1
     if any(len(ours) < least for ours, _ in pairs):
         return None
-    if figure.is_timed and all(len(ours) == len(theirs) for ours, theirs in pairs):
-        then, since = ([a / b for a, b in zip(ours, theirs, strict=True)] for ours, theirs in pairs)
-        return ratio_of_medians(then, since)
-    return ratio_of_medians(pairs[0][0], pairs[1][0])
+    (then, clock), (since, clock_since) = pairs
+    return change(then, since, (clock, clock_since) if figure.is_timed else ((), ()))
 
 
 def has_regressed(figure: Figure, now: Entry, factor: Ratio) -> bool:

@@ -9,9 +9,9 @@
 
 Each contestant runs in a process of its own; all of them run in every round, in an order that rotates, on the same
 cores, which rotate too where there are more of them than threads. A time is the median over rounds; a ratio is the
-median over rounds of their time / our time, with a bootstrap interval. Errors are relative L2 distances from the model
-run in float64. The limit is what this machine reached, in the same rounds, in arithmetic and in reading a buffer of the
-weights' size. All engines are given the same file, sizes left free.
+middle of their time / our time over rounds, with a signed-rank interval. Errors are relative L2 distances from the
+model run in float64. The limit is what this machine reached, in the same rounds, in arithmetic and in reading a buffer
+of the weights' size. All engines are given the same file, sizes left free.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ from typing import Any
 from benchmarks import page
 from benchmarks.compare import report
 from benchmarks.compare.cases import CASES, FOLDER, Case, cases_in
-from benchmarks.compare.engines import PEERS, Contestant
-from benchmarks.compare.process import busy_neighbours, cores, environment, machine
-from benchmarks.compare.rounds import Settings, measure
-from benchmarks.compare.starts import measure_starts
+from benchmarks.compare.neighbours import busy_neighbours
+from benchmarks.compare.rounds import WORKER, Settings, measure
+from sardonyx.bench.engines import PEERS, Contestant
+from sardonyx.bench.machine import cores, machine
+from sardonyx.bench.process import environment
+from sardonyx.bench.starts import measure_starts
 
 SCALING = next(case for case in CASES if case.name == "bert-8x128")
 THREADS = (1, 2, 4, 8, 16)
@@ -201,7 +203,17 @@ class Run:
 
     def time_starts(self, case: Case, seconds: float) -> None:
         files, threads = case.files(self.args.folder), self.args.threads
-        result = measure_starts(case, files, self.contestants, threads, self.args.starts, seconds, self.deadline())
+        result = measure_starts(
+            files.model,
+            files.feeds,
+            self.contestants,
+            threads,
+            self.args.starts,
+            seconds,
+            self.deadline(),
+            worker=WORKER,
+            is_stepwise=bool(case.steps),
+        )
         self.results["starts"][case.model] = result
         self.say(report.starts_text(case.model, result))
 

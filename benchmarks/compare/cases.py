@@ -10,12 +10,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
-Feeds = dict[str, Array]
+from sardonyx.bench.arrays import Array, Feeds
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("SARDONYX_BENCH_CACHE", Path.home() / ".cache" / "sardonyx-bench"))
@@ -85,20 +83,6 @@ def cases_in(folder: Path) -> tuple[Case, ...]:
     known = {case.model for case in CASES}
     others = sorted(path.stem for path in folder.glob("*.onnx") if path.stem not in known)
     return (*CASES, *(Case.of(name) for name in others if (folder / f"{name}.npz").exists()))
-
-
-def stored(path: Path, kind: str) -> Feeds:
-    """The arrays of one kind (`in`, `told`, `out`) in a case's file, by tensor name."""
-    with np.load(path) as file:
-        return {key.split(":", 1)[1]: file[key] for key in file if key.startswith(f"{kind}:")}
-
-
-def store(path: Path, **kinds: Feeds) -> None:
-    """Write arrays by kind and name; the file appears whole or not at all."""
-    arrays = {f"{kind}:{name}": array for kind, named in kinds.items() for name, array in named.items()}
-    part = path.with_suffix(".part.npz")
-    np.savez(part, allow_pickle=False, **arrays)
-    part.replace(path)
 
 
 def step_feeds(ids: Array, step: int, cache: Feeds) -> Feeds:

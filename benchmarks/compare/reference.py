@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.compare.cases import Case, Feeds, cache_of, cases_in, step_feeds, store, stored
-from benchmarks.compare.stats import relative_error
+from benchmarks.compare.cases import Case, cache_of, cases_in, step_feeds
 from sardonyx import dtypes
+from sardonyx.bench.arrays import Feeds, store, stored
+from sardonyx.bench.statistics import relative_error
 from sardonyx.interpret.bind import compile_graph
 from sardonyx.interpret.context import RunContext
 from sardonyx.ir.graph import Graph, Node, Value

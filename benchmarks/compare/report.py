@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from benchmarks.compare.stats import Ratio, geometric_mean, ratio_of_medians
+from sardonyx.bench.statistics import Ratio, geometric_mean, ratio_of_medians
 
 Result = dict[str, Any]
 

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from benchmarks.compare.cases import Case, Files, stored
-from benchmarks.compare.engines import Contestant, Unavailable
-from benchmarks.compare.limits import limit_seconds
-from benchmarks.compare.process import Failed, Process, cores
-from benchmarks.compare.stats import paired_ratio, spread
+from benchmarks.compare.cases import Case, Files
+from sardonyx.bench.arrays import stored
+from sardonyx.bench.engines import Contestant, Unavailable
+from sardonyx.bench.limits import limit_seconds
+from sardonyx.bench.machine import cores
+from sardonyx.bench.process import Failed, Process
+from sardonyx.bench.results import plain
+from sardonyx.bench.rounds import interleave, places
+from sardonyx.bench.statistics import paired_ratio, spread
 
-LEAST_ROUNDS, LATE_ROUNDS = 5, 3
-"""Rounds that a case gets even if its time is over, or over twice."""
 GAUGED = 3
 """The machine's limits are measured in every third round."""
 MOST_RUNS = 2000
+WORKER = "benchmarks.compare.worker"
 Gauge = Callable[[], dict[str, Any]]
 WARM_RUNS, WARM_S = 12, 0.5
 """So many runs come before the rounds, or as many as fit into half a second: engines learn from their first ones."""
@@ -76,7 +79,7 @@ def _gauge(stack: ExitStack, cost: dict[str, float], threads: int) -> Gauge:
 def _process(contestant: Contestant, settings: Settings) -> Process:
     """Only ours are given the cache folder: they share it safely, and peers need none to be timed."""
     cache = settings.cache if contestant.is_ours else ""
-    return Process(settings.threads, contestant.isa, cache, settings.deadline)
+    return Process(settings.threads, contestant.isa, cache, settings.deadline, WORKER)
 
 
 def _ready(process: Process, case: Case, files: Files) -> dict[str, Any]:
@@ -105,40 +108,31 @@ def _rounds(
     turn_s = settings.seconds / settings.rounds / (len(processes) + 1)
     steps = max(1, case.steps)
     runs = {c: min(MOST_RUNS, max(1, int(turn_s / steps / entries[c.name]["warm_s"]))) for c in processes}
-    if gauge:
-        gauge()
-    start = time.monotonic()
-    for number in range(settings.rounds):
-        spent = (time.monotonic() - start) / settings.seconds
-        if not processes or (spent > 1 and number >= (LEAST_ROUNDS if spent < 2 else LATE_ROUNDS)):
-            break
+
+    def turn(contestant: Contestant, place: list[int]) -> float:
+        return _seconds(case, processes[contestant].ask("turn", runs=runs[contestant], cores=place)["seconds"])
+
+    def measure_limits(number: int) -> None:
         if gauge and number % GAUGED == 0:
             limits.append(gauge())
-        order = list(processes)
-        shift = number % len(order)
-        place = cores_of_round(cores(), settings.threads, number)
-        for contestant in order[shift:] + order[:shift]:
-            try:
-                seconds = processes[contestant].ask("turn", runs=runs[contestant], cores=place)["seconds"]
-                entries[contestant.name]["rounds"].append(_seconds(case, seconds))
-            except Failed as why:
-                del processes[contestant]
-                result["failed"][contestant.name] = str(why)
-                if not entries[contestant.name]["rounds"]:
-                    del entries[contestant.name]
+
+    if gauge:
+        gauge()
+    turns = {c: partial(turn, c) for c in processes}
+    found, failed = interleave(
+        turns, settings.rounds, settings.seconds, places(cores(), settings.threads), measure_limits
+    )
+    for contestant, seconds in found.items():
+        entries[contestant.name]["rounds"] = seconds
+    for contestant, why in failed.items():
+        result["failed"][contestant.name] = why
+        if not found[contestant]:
+            del entries[contestant.name]
     if not limits:
         return
     numbers = [key for key, value in limits[0].items() if isinstance(value, float)]
     result["limits"] = {key: statistics.median(figures[key] for figures in limits) for key in numbers}
     result["limits"]["source"] = limits[0]["source"]
-
-
-def cores_of_round(cores: Sequence[int], threads: int, number: int) -> list[int]:
-    """As many as there are threads, the same for all contestants, and others in the next round: on a shared machine
-    cores differ in what their neighbours leave of them.
-    """
-    first = number * threads
-    return sorted({cores[(first + i) % len(cores)] for i in range(threads)})
 
 
 def _derived(case: Case, contestants: Sequence[Contestant], result: dict[str, Any]) -> dict[str, Any]:
@@ -164,5 +158,5 @@ def _derived(case: Case, contestants: Sequence[Contestant], result: dict[str, An
             theirs, mine = entries[peer.name]["rounds"], entries[ours.name]["rounds"]
             both = min(len(theirs), len(mine))
             against[peer.name] = paired_ratio(theirs[:both], mine[:both])
-        ratios[ours.name] = {name: asdict(ratio) for name, ratio in against.items()}
+        ratios[ours.name] = plain(against)
     return {"ratios": ratios}

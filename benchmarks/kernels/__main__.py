@@ -21,12 +21,12 @@ from typing import Any
 
 from benchmarks import page
 from benchmarks.compare import cases
-from benchmarks.compare.engines import PEERS, Contestant
 from benchmarks.compare.report import error, ms, percent, table
 from benchmarks.compare.rounds import Settings, measure
-from benchmarks.compare.stats import Ratio
 from benchmarks.kernels import convolutions, loops, products, sequences
 from benchmarks.kernels.case import Case
+from sardonyx.bench.engines import PEERS, Contestant
+from sardonyx.bench.statistics import Ratio
 
 FAMILIES: dict[str, tuple[Case, ...]] = {
     "gemm": products.GEMM,

@@ -11,8 +11,10 @@ import numpy as np
 import onnx
 
 from benchmarks.compare import cases
-from benchmarks.compare.cases import Array, Feeds, Files
+from benchmarks.compare.cases import Files
 from benchmarks.compare.reference import Wide
+from sardonyx.bench import arrays
+from sardonyx.bench.arrays import Array, Feeds
 from sardonyx.interpret.context import RunContext
 
 Draw = Callable[[np.random.Generator], Array]
@@ -57,12 +59,12 @@ class Case:
         assert files.reference is not None
         model, feeds = self.model(), self.arrays()
         onnx.save(model, files.model)
-        cases.store(files.feeds, **{"in": feeds})
+        arrays.store(files.feeds, **{"in": feeds})
         has_errors = has_errors and self.has_error
         out = Wide(files.model).run(feeds, RunContext()) if has_errors else {}
         weights = sum(float(np.prod(t.dims)) for t in model.graph.initializer)
         cost = {"flops": self.flops, "weights": weights if self.flops else 0.0, "moved": self.moved(files.model, feeds)}
-        cases.store(files.reference, out=out, cost={name: np.asarray(value) for name, value in cost.items()})
+        arrays.store(files.reference, out=out, cost={name: np.asarray(value) for name, value in cost.items()})
         return files
 
     def moved(self, model: Path, feeds: Feeds) -> float:

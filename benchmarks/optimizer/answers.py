@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from benchmarks.compare.cases import Feeds
+from sardonyx.bench.arrays import Feeds
 
 PROVIDERS = ["CPUExecutionProvider"]
 AGREES = 1e-4

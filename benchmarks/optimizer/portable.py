@@ -21,9 +21,9 @@ import onnxruntime
 
 import sardonyx
 from benchmarks import page
-from benchmarks.compare.cases import Feeds
 from benchmarks.optimizer.answers import allowance, answers, distance, guarded, models_in
 from benchmarks.zoo.trained import feeds_of
+from sardonyx.bench.arrays import Feeds
 
 try:
     import openvino

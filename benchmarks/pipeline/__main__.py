@@ -24,12 +24,13 @@ from PIL import Image
 
 import sardonyx
 from benchmarks import page
-from benchmarks.compare.cases import Array, Case, Feeds, Files, store
-from benchmarks.compare.engines import Contestant
+from benchmarks.compare.cases import Case, Files
 from benchmarks.compare.report import ms, table
 from benchmarks.compare.rounds import Settings, measure
 from benchmarks.pipeline.outside import HEIGHT, IOU, MEAN, MOST, SCORE, STD, WIDTH, alone, around_sardonyx
 from sardonyx import pipeline
+from sardonyx.bench.arrays import Array, Feeds, store
+from sardonyx.bench.engines import Contestant
 
 PASS = '<ir_version: 9, opset_import: ["": 18]> g (float[n, 3, h, w] x) => (float[n, 3, h, w] y) { y = Identity(x) }'
 BOXES = '<ir_version: 9, opset_import: ["": 18]> g (float[1, 84, 8400] x) => (float[1, 84, 8400] y) { y = Identity(x) }'

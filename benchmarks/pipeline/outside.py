@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from benchmarks.compare.cases import Array, Feeds
+from sardonyx.bench.arrays import Array, Feeds
 
 Run = Callable[[Array], Array]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

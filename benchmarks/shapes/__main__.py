@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks import page
-from benchmarks.compare.engines import Contestant
-from benchmarks.compare.process import Process
 from benchmarks.compare.report import table
 from benchmarks.shapes.nets import NEAR, NETS, SEEN
+from sardonyx.bench.engines import Contestant
+from sardonyx.bench.process import Process
 
 CONTESTANTS = (Contestant("sardonyx"), Contestant("onnxruntime"))
 WORKER = "benchmarks.shapes.worker"

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.compare.cases import Feeds
 from benchmarks.zoo import open_shapes
+from sardonyx.bench.arrays import Feeds
 
 Shape = tuple[int, ...]
 NETS: dict[str, Callable[[], bytes]] = {"transformer": open_shapes.transformer, "detector": open_shapes.detector}

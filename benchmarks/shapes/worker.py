@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import statistics
 
-from benchmarks.compare.worker import Reply, Worker, main
 from benchmarks.shapes.nets import feeds_of, shapes_of
+from sardonyx.bench.worker import Reply, Worker, main
 
 SETTLED = 6
 
 
 class ShapesWorker(Worker):
     def extra(self, net: str, shape: list[int]) -> Reply:
-        self.feeds, self.steps = feeds_of(net, tuple(shape)), 0
+        self.feeds = feeds_of(net, tuple(shape))
         first, *settled = self.times(1 + SETTLED)
         return {"seconds": first - statistics.median(settled)}
 

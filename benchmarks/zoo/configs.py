@@ -297,9 +297,10 @@ def build(name: str, exporter: str, out: Path) -> str:
 
     import torch
 
-    from benchmarks.compare.cases import Case, store
+    from benchmarks.compare.cases import Case
     from benchmarks.zoo.exported import export
     from benchmarks.zoo.timed import SEED, move_off_zero, settle, told
+    from sardonyx.bench.arrays import store
 
     start, full = time.perf_counter(), f"{name}-{exporter}"
     path = out / f"{full}.onnx"

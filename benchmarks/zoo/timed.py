@@ -25,10 +25,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare.cases import CASES, FOLDER, Case, Feeds, store
+from benchmarks.compare.cases import CASES, FOLDER, Case
 from benchmarks.zoo import light
 from benchmarks.zoo.fading import FADING
 from benchmarks.zoo.trained import answers, plain_session, take_over
+from sardonyx.bench.arrays import Feeds, store
 
 SEED = 0
 MODELS = tuple(dict.fromkeys(case.model for case in CASES))

@@ -15,7 +15,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.compare.cases import CASES, Case, store, stored
+from benchmarks.compare.cases import CASES, Case
+from sardonyx.bench.arrays import store, stored
 
 IMAGES, TRANSFORMERS = ("resnet50", "mobilenetv2", "efficientnet-b0"), ("bert", "minilm", "vit")
 FORMS = ("qdq", "u8", "qoperator", "dynamic")

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from benchmarks.compare.cases import Case, Feeds, store
+from benchmarks.compare.cases import Case
+from sardonyx.bench.arrays import Feeds, store
 
 SIZES = {"ocr__ppocrv4-rec": {"x": (1, 3, 48, 320)}}
 """By model and input, where 1 is no sensible size."""

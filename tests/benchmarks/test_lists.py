@@ -16,6 +16,7 @@ from benchmarks.compare.cases import CASES, Case
 from benchmarks.compare.reference import Wide
 from benchmarks.zoo import light, trained
 from benchmarks.zoo.fading import FADING
+from sardonyx.bench import arrays
 from sardonyx.interpret.context import RunContext
 
 RNG = np.random.default_rng(11)
@@ -78,10 +79,10 @@ def test_a_trained_model_is_taken_over_with_its_feeds_and_answers(trained_folder
     trained.take_over(trained_folder / "net.onnx", tmp_path)
     case = Case.of("net")
     assert case in cases.cases_in(tmp_path) and case not in CASES
-    assert list(cases.stored(case.feeds(tmp_path), "in")) == ["x"]
+    assert list(arrays.stored(case.feeds(tmp_path), "in")) == ["x"]
     costs = reference.compute(case, tmp_path)
     assert costs["flops"] == 2 * 27 * 4 * 2 * 64 and costs["weights"] == 4 * 27
-    assert cases.stored(case.reference(tmp_path), "out")["net/y"].dtype == np.float64
+    assert arrays.stored(case.reference(tmp_path), "out")["net/y"].dtype == np.float64
 
 
 def test_layers_tell_time_and_share_of_every_step(trained_folder: Path, tmp_path: Path) -> None:

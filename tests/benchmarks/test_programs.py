@@ -12,13 +12,13 @@ import pytest
 
 import sardonyx
 from benchmarks import folder, page
-from benchmarks.compare.cases import stored
 from benchmarks.kernels import sequences
 from benchmarks.kernels.__main__ import FAMILIES
 from benchmarks.shapes import nets
 from benchmarks.zoo.growing import GRAPHS
 from benchmarks.zoo.net import Net
 from benchmarks.zoo.trained import feeds_of
+from sardonyx.bench.arrays import stored
 
 SMALL = [case for family, cases in FAMILIES.items() for case in cases if family != "memory" and case.flops < 2e9]
 

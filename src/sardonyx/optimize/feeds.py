@@ -50,7 +50,7 @@ def generate(graph: Graph, *, seed: int = 0, size: Callable[[Dim, int, int], int
         chosen = (size or likely_size)(dim, i, rank)
         return chosen if dim is None else sizes.setdefault(dim, chosen)
 
-    return {v.name: _value(v.type, v, rng, fixed) for v in _fed(graph)}
+    return {v.name: make_value(v.type, v, rng, fixed) for v in _fed(graph)}
 
 
 def likely_size(dim: Dim, i: int, rank: int) -> int:
@@ -74,11 +74,12 @@ def _dims(t: ValueType | None) -> tuple[Dim, ...]:
     return t.shape or () if isinstance(t, TensorType) else ()
 
 
-def _value(t: ValueType | None, value: Value, rng: np.random.Generator, fixed: Callable[..., int]) -> Any:
+def make_value(t: ValueType | None, value: Value, rng: np.random.Generator, fixed: Callable[..., int]) -> Any:
+    """A value of a type for an input; ``fixed`` gives the size of a dimension, by its position and the rank."""
     if isinstance(t, OptionalType):
-        return _value(t.elem, value, rng, fixed)
+        return make_value(t.elem, value, rng, fixed)
     if isinstance(t, SequenceType):
-        return [_value(t.elem, value, rng, fixed) for _ in range(2)]
+        return [make_value(t.elem, value, rng, fixed) for _ in range(2)]
     if not isinstance(t, TensorType):
         raise InvalidArgument("feeds of this type cannot be generated", where=value.name, got=t, hint="pass feeds=")
     dims = t.shape if t.shape is not None else (OTHER,)

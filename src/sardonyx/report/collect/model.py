@@ -10,12 +10,13 @@ import numpy as np
 
 from sardonyx.ir.graph import Graph, Node
 from sardonyx.model.load import load
+from sardonyx.providers.cpu.codegen.rates import rates
 from sardonyx.records import Record
 from sardonyx.report.collect.environment import environment, machine
-from sardonyx.report.collect.families import family_of
 from sardonyx.report.collect.findings import findings
 from sardonyx.report.collect.graphs import file_graph, kernel_graph, optimized_graph
 from sardonyx.report.collect.groups import Group, groups_of
+from sardonyx.report.collect.layers import layers_of
 from sardonyx.report.collect.memory import memory_maps
 from sardonyx.report.collect.run import Observed, array_type, feeds_for, observe, open_session, written_types
 from sardonyx.report.records import DrawnGraph, Finding, Layer, Machine, MemoryMap
@@ -58,7 +59,10 @@ def collect(
     graph, explanation = engine.model.graph, session.explain()
     groups = groups_of(graph, engine.parts.compiled)
     types = {**written_types(written.graph), **written_types(graph), **seen.types}
-    seconds = _seconds(groups, seen)
+    threads = max((getattr(e, "_threads", 1) for _, e in engine.parts.compiled), default=1)
+    speed = rates(threads)
+    layers = layers_of(groups, seen.work, speed, session.get_session_options().precision)
+    seconds = {layer.node: layer.seconds for layer in layers if layer.node is not None}
     number = {node: i for i, group in enumerate(groups) for node in group.nodes}
     placed = {node: (p.provider, p.reason) for node, p in explanation.by_node(graph)}
     graphs = (
@@ -66,8 +70,6 @@ def collect(
         optimized_graph(graph, types, number, placed),
         kernel_graph(groups, types, seconds),
     )
-    layers = tuple(_layer(i, group, seconds[i]) for i, group in enumerate(groups) if i in seconds)
-    threads = max((getattr(e, "_threads", 1) for _, e in engine.parts.compiled), default=1)
     memory = tuple(memory_maps(engine.parts.compiled))
     name = os.path.basename(os.fsdecode(model)) if isinstance(model, str | os.PathLike) else written.graph.name
     report = explanation.report
@@ -76,23 +78,14 @@ def collect(
         summary=tuple(_summary(written.graph, graph, groups, seen, fed, memory)),
         environment=tuple(environment(threads)),
         graphs=graphs,
-        layers=layers,
+        layers=tuple(layers),
         run_s=seen.run_s,
-        machine=machine(threads),
+        machine=machine(speed),
         memory=memory,
         findings=tuple(findings(explanation, layers)),
         rewrites=tuple(sorted(report.count().items(), key=lambda item: -item[1])),
         declined=tuple((d.name, d.node, d.reason) for d in report.declined[:MOST_DECLINED]),
     )
-
-
-def _seconds(groups: Sequence[Group], seen: Observed) -> dict[int, float]:
-    found = {}
-    for i, group in enumerate(groups):
-        times = [seen.node_s[node] for node in group.nodes if node in seen.node_s]
-        if times:
-            found[i] = sum(times)
-    return found
 
 
 def _links(graph: Graph, number: Mapping[Node, int]) -> Any:
@@ -106,19 +99,6 @@ def _links(graph: Graph, number: Mapping[Node, int]) -> Any:
         return list(by_origin.get(node.name or next((v.name for v in node.outputs), ""), ()))
 
     return links
-
-
-def _layer(number: int, group: Group, seconds: float) -> Layer:
-    first = group.nodes[0]
-    names = dict.fromkeys(n.op_type for n in group.nodes)
-    lead = min(names, key=lambda op: list(names).index(op))
-    return Layer(
-        name=first.name or first.outputs[0].name,
-        kernel=", ".join(dict.fromkeys(group.kernels)),
-        family=family_of(lead),
-        seconds=seconds,
-        node=number,
-    )
 
 
 def _summary(

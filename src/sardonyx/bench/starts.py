@@ -6,32 +6,34 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare.cases import Case, Files
-from benchmarks.compare.engines import Contestant, Unavailable
-from benchmarks.compare.process import Failed, Process
+from sardonyx.bench.engines import Contestant, Unavailable
+from sardonyx.bench.process import WORKER, Failed, Process
 
 FIGURES = ("import_s", "open_s", "first_s", "peak_mb")
 
 
 def measure_starts(
-    case: Case,
-    files: Files,
+    model: Path,
+    feeds: Path,
     contestants: Sequence[Contestant],
     threads: int,
     times: int,
     seconds: float = math.inf,
     deadline: float = math.inf,
     clock: str = "perf_counter",
+    worker: str = WORKER,
+    **how: Any,
 ) -> dict[str, Any]:
     """Each contestant's cold and warm starts, taken in turns until the seconds are over, and their medians.
 
-    A start is timed by a clock of Python's `time`; `process_time` adds up what all threads computed.
+    A start is timed by a clock of Python's ``time``; ``process_time`` adds up what all threads computed. ``worker`` and
+    ``how`` say who takes the feeds, and in what way.
     """
-    _read_through(files.model)
+    _read_through(model)
     found: dict[str, dict[str, list[dict[str, float]]]] = {}
     absent: dict[str, str] = {}
     begin = time.monotonic()
@@ -45,8 +47,8 @@ def measure_starts(
             with tempfile.TemporaryDirectory() as cache:
                 try:
                     for kind in ("cold", "warm"):
-                        fresh = Process(threads, contestant.isa, cache, deadline)
-                        figures = _start(fresh, case, files, contestant, clock)
+                        fresh = Process(threads, contestant.isa, cache, deadline, worker)
+                        figures = _start(fresh, model, feeds, contestant, clock, how)
                         found.setdefault(contestant.name, {}).setdefault(kind, []).append(figures)
                 except (Unavailable, Failed) as why:
                     absent[contestant.name] = str(why)
@@ -58,10 +60,12 @@ def measure_starts(
     return {"threads": threads, "times": times, "contestants": medians, "starts": whole, "absent": absent}
 
 
-def _start(fresh: Process, case: Case, files: Files, contestant: Contestant, clock: str) -> dict[str, float]:
+def _start(
+    fresh: Process, model: Path, feeds: Path, contestant: Contestant, clock: str, how: Mapping[str, Any]
+) -> dict[str, float]:
     with fresh as process:
-        opened = process.open(contestant, files.model, clock=clock)
-        process.ask("feed", feeds=str(files.feeds), is_stepwise=bool(case.steps))
+        opened = process.open(contestant, model, clock=clock)
+        process.ask("feed", feeds=str(feeds), **how)
         first = process.ask("turn", runs=1)["seconds"][0]
         peak = process.ask("memory")["mb"]
     return {"import_s": opened["import_s"], "open_s": opened["open_s"], "first_s": first, "peak_mb": peak}

@@ -1,8 +1,7 @@
 """What the machine can do: arithmetic peaks, and the rate at which a buffer of given size is read.
 
-The CPU provider measures both with loops that do nothing else (`sardonyx.providers.cpu.limits`: `peak_flops`,
-`read_bandwidth`, and `peak_tile_flops` where the chip multiplies bf16). Where it cannot, numpy's matrix product and sum
-stand in, which reach less than the peak, and the result says so in `source`.
+The CPU provider measures both with loops that do nothing else (``providers/cpu/codegen/machine_limits.py``). Where it
+cannot, numpy's matrix product and sum stand in, which reach less than the peak, and the result says so in ``source``.
 """
 
 from __future__ import annotations
@@ -18,15 +17,13 @@ import numpy as np
 SIDE = 768
 READ_NBYTES = 1 << 26
 """A smaller buffer is read over again until as much has been read, so that starting threads counts for little."""
-
-
 LEAST_NBYTES = 1 << 16
 """A buffer that is read faster than a thread is started tells nothing."""
 
 
 def measure(threads: int, nbytes: int, moved: int = 0) -> dict[str, Any]:
-    """The limits at so many threads: `read_nbytes` over a buffer of `nbytes`, which may fit a cache, and `copy_nbytes`
-    where so many bytes, half of them read and half written, are asked about.
+    """The limits at so many threads: ``read_nbytes`` over a buffer of ``nbytes``, which may fit a cache, and
+    ``copy_nbytes`` where so many bytes, half of them read and half written, are asked about.
     """
     nbytes = max(nbytes, LEAST_NBYTES)
     try:

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
-import platform
 import selectors
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare.cases import ROOT
-from benchmarks.compare.engines import Contestant, Unavailable
+from sardonyx.bench.engines import Contestant, Unavailable
 
 TIMEOUT_S = 600.0
 EXIT_S = 20.0
-WORKER = "benchmarks.compare.worker"
+WORKER = "sardonyx.bench.worker"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -31,19 +28,19 @@ class Failed(Exception):
 
 
 def environment() -> dict[str, str]:
-    """For a child that imports these benchmarks, and Sardonyx from this checkout, with bytecode kept as installed."""
+    """For a child that imports what this process can import, with bytecode kept as installed."""
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    sources = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-    return inherited | {"PYTHONPATH": os.pathsep.join(filter(None, sources))}
+    return inherited | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
 
 
 class Process:
-    """A worker of its own interpreter; ends with the `with` block."""
+    """A worker of its own interpreter; ends with the ``with`` block."""
 
     def __init__(
         self, threads: int, isa: str = "", cache: str = "", deadline: float = math.inf, worker: str = WORKER
     ) -> None:
-        env = environment() | dict.fromkeys(THREAD_VARIABLES, str(threads))
+        """``threads`` 0 leaves the number to the engine."""
+        env = environment() | (dict.fromkeys(THREAD_VARIABLES, str(threads)) if threads else {})
         env |= {"SARDONYX_CPU": isa} if isa else {}
         env |= {"SARDONYX_CACHE": cache} if cache else {}
         self.threads, self.cache, self.deadline = threads, cache, deadline
@@ -95,7 +92,7 @@ class Process:
         return reply
 
     def open(self, contestant: Contestant, model: Path, **more: Any) -> dict[str, Any]:
-        who = asdict(contestant)
+        who = {field.name: getattr(contestant, field.name) for field in dataclasses.fields(contestant)}
         return self.ask("open", contestant=who, model=str(model), threads=self.threads, cache=self.cache, **more)
 
     def _last_words(self) -> str:
@@ -103,38 +100,3 @@ class Process:
         self._log.seek(0)
         lines = self._log.read().strip().splitlines()
         return f"the process ended with {code}" + (f": {lines[-1][:300]}" if lines else "")
-
-
-def cores() -> list[int]:
-    """The cores that this process may use, no more of them than its cgroup's quota pays for."""
-    allowed = sorted(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-    except OSError:
-        return allowed
-    return allowed if quota == "max" else allowed[: max(1, int(quota) // int(period))]
-
-
-def machine() -> dict[str, Any]:
-    """What the figures belong to."""
-    named: Sequence[str] = ()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        named = [line.split(":", 1)[1].strip() for line in lines if line.startswith(("model name", "CPU part"))]
-    cpu = f"{platform.machine()} {named[0] if named else platform.processor()}".strip()
-    return {"cpu": cpu, "cores": len(cores()), "system": f"{platform.system()} {platform.release()}"}
-
-
-@contextmanager
-def busy_neighbours(wanted: bool) -> Iterator[None]:
-    """A process that never rests on each core, where wanted."""
-    spin = [sys.executable, "-c", "while True: pass"]
-    children = [(core, subprocess.Popen(spin)) for core in cores()] if wanted else []
-    try:
-        for core, child in children:
-            os.sched_setaffinity(child.pid, {core})
-        yield
-    finally:
-        for _, child in children:
-            child.kill()
-            child.wait()
