@@ -70,6 +70,7 @@ _MODULES = (
     "report",
     "shim",
     "transformers",
+    "tune",
 )
 _ALIASES = {"package_name": "onnxruntime", "cuda_version": ""}
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from sardonyx.records import Record
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-CGROUP = "/sys/fs/cgroup"
 
 
 class Environment(Record):
@@ -35,11 +34,12 @@ class Environment(Record):
 
 
 def environment(
-    cgroup: str = CGROUP, variables: Mapping[str, str] | None = None, cpus: int | None = None
+    cgroup: str | None = None, variables: Mapping[str, str] | None = None, cpus: int | None = None
 ) -> Environment:
     """Read it from the system; ``cgroup`` is the folder of the process's control group, in either version."""
-    from sardonyx.providers.cpu.runtime.team import quota
+    from sardonyx.providers.cpu.runtime import team
 
+    cgroup = team.CGROUP if cgroup is None else cgroup
     variables = os.environ if variables is None else variables
     total = os.cpu_count() or 1
     mask = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else total
@@ -49,7 +49,7 @@ def environment(
     return Environment(
         cpus or mask,
         max(total, cpus or 0),
-        quota(cgroup),
+        team.quota(cgroup),
         memory if memory is not None and memory < 1 << 60 else None,
         stat.get("nr_periods", 0),
         stat.get("nr_throttled", 0),

@@ -22,11 +22,15 @@ class Fix(Record):
     """Configuration keys of the session."""
     batch: int = 0
     """Rows to run at once; 0 where that is not what is changed."""
+    states: tuple[tuple[str, str, int], ...] = ()
+    """Inputs and outputs to be bound as states that grow along an axis."""
+    is_contiguous: bool = False
+    """Whether inputs are to be contiguous."""
 
     @property
     def is_setting(self) -> bool:
         """Whether it changes no more than settings and calls."""
-        return bool(self.options or self.config or self.batch)
+        return bool(self.options or self.config or self.batch or self.states or self.is_contiguous)
 
 
 class Finding(Record):

@@ -31,6 +31,8 @@ _HOMES: dict[str, str] = {
     ),
     **dict.fromkeys(("DynamicQuantConfig", "QuantConfig", "StaticQuantConfig"), "configs"),
     **dict.fromkeys(("quantize_dynamic", "quantize_static"), "quantize"),
+    "QDQQuantizer": "qdq_quantizer",
+    "get_qdq_config": "qdq_config",
     "write_calibration_table": "calibrate.table",
     "Budget": "budget.goal",
     "SessionMetric": "budget.damage",
@@ -78,6 +80,8 @@ if TYPE_CHECKING:
     from sardonyx.quantization.matmul_nbits_quantizer import KQuantWeightOnlyQuantConfig as KQuantWeightOnlyQuantConfig
     from sardonyx.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer as MatMulNBitsQuantizer
     from sardonyx.quantization.matmul_nbits_quantizer import RTNWeightOnlyQuantConfig as RTNWeightOnlyQuantConfig
+    from sardonyx.quantization.qdq_config import get_qdq_config as get_qdq_config
+    from sardonyx.quantization.qdq_quantizer import QDQQuantizer as QDQQuantizer
     from sardonyx.quantization.quantize import quantize_dynamic as quantize_dynamic
     from sardonyx.quantization.quantize import quantize_static as quantize_static
     from sardonyx.quantization.shape_inference import quant_pre_process as quant_pre_process

@@ -78,6 +78,8 @@ class ExtraOptions:
     """Ranges of activations are made symmetric around 0."""
     activation_restricted_asymmetric: bool = _flag("ActivationRestrictedAsymmetric")
     """Zero points of uint8 activations are 0 or 128: the scale is enlarged for it."""
+    force_symmetric: bool = _flag("ForceSymmetric")
+    """Both of activation_symmetric and weight_symmetric; an old option that optimum still passes."""
     weight_symmetric: bool | None = _option("WeightSymmetric", None, _is_optional_flag, "True, False or None")
     """Ranges of weights are made symmetric; None: those of signed types."""
     enable_subgraph: bool = _flag("EnableSubgraph")
@@ -165,6 +167,8 @@ class ExtraOptions:
                     "the value of an extra option is wrong", where=key, expected=each.metadata["expected"], got=value
                 )
             values[each.name] = _normal(value)
+        if values.get("force_symmetric"):
+            values["activation_symmetric"] = values["weight_symmetric"] = True
         return cls(**values)
 
 

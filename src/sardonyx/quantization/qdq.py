@@ -12,7 +12,7 @@ import numpy as np
 from sardonyx.ir.graph import Graph, Model, Node, Value
 from sardonyx.ir.types import TensorType
 from sardonyx.quantization import names
-from sardonyx.quantization.kinds import QuantType
+from sardonyx.quantization.kinds import NARROW, WIDE, QuantType
 from sardonyx.quantization.misuse import Misuse
 from sardonyx.quantization.parameters import (
     Parameters,
@@ -27,8 +27,6 @@ from sardonyx.quantization.source import MICROSOFT, drop_unused, local_uses, ops
 from sardonyx.quantization.weights import constant_parameters
 
 logger = logging.getLogger("sardonyx.quantization")
-
-_OPSET_21 = frozenset({QuantType.QInt16, QuantType.QUInt16, QuantType.QInt4, QuantType.QUInt4})
 
 
 @dataclass
@@ -60,7 +58,7 @@ def quantize_qdq(model: Model, settings: Settings) -> None:
 def contrib_domain(model: Model, settings: Settings) -> str:
     """The domain of QuantizeLinear: com.microsoft for types that ai.onnx has from opset 21 on."""
     kinds = {settings.activation_type, settings.weight_type, *settings.overrides.types()}
-    is_early = opset_of(model) < 21 and not kinds.isdisjoint(_OPSET_21)
+    is_early = opset_of(model) < 21 and not kinds.isdisjoint(WIDE | NARROW)
     return MICROSOFT if settings.options.use_qdq_contrib_ops or is_early else ""
 
 

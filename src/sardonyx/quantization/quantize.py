@@ -6,10 +6,22 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sardonyx.quantization.configs import DynamicQuantConfig, StaticQuantConfig
-from sardonyx.quantization.kinds import CalibrationMethod, QuantFormat, QuantType
+from sardonyx.quantization.configs import DynamicQuantConfig, QuantConfig, StaticQuantConfig
+from sardonyx.quantization.kinds import CalibrationMethod, QuantFormat, QuantizationMode, QuantType
 from sardonyx.quantization.misuse import Misuse
 from sardonyx.quantization.options import ExtraOptions
+from sardonyx.quantization.qdq_config import get_qdq_config
+
+__all__ = [
+    "DynamicQuantConfig",
+    "QuantConfig",
+    "QuantizationMode",
+    "StaticQuantConfig",
+    "get_qdq_config",
+    "quantize",
+    "quantize_dynamic",
+    "quantize_static",
+]
 
 if TYPE_CHECKING:
     import onnx
@@ -109,6 +121,8 @@ def quantize_static(
         options=options,
     )
     static.prepare(model, settings, quant_format)
+    if smoothed:
+        static.smoothed(model, settings, calibration_data_reader, providers=calibration_providers)
     if ranges is None:
         ranges = static.calibrated(
             model, settings, calibration_data_reader, method=calibrate_method, providers=calibration_providers

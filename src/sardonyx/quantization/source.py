@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import logging
-import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,7 +22,6 @@ _KEPT = "sardonyx.kept"
 """Domain that stands for com.microsoft while a model is raised, so that its operators are not expanded."""
 
 INTEGER_OPERATORS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger"})
-_PROTO_LIMIT = 2**31
 _PREPROCESSED = ("onnx.quant.pre_process", "onnxruntime.quant")
 
 
@@ -120,18 +118,3 @@ def drop_unused(graph: Graph) -> None:
         value = graph.initializers.pop(name)
         if value in graph.inputs:
             graph.inputs.remove(value)
-
-
-def is_external(source: Any) -> bool:
-    """Whether a model file keeps its weights in other files, or is too large for a single one."""
-    if not isinstance(source, (str, os.PathLike)):
-        return False
-    if os.path.getsize(source) >= _PROTO_LIMIT:
-        return True
-    return any(t.data_location == t.EXTERNAL for t in _initializers(source) if t.HasField("data_location"))
-
-
-def _initializers(source: str | os.PathLike[str]) -> list[Any]:
-    import onnx
-
-    return list(onnx.load(source, load_external_data=False).graph.initializer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 from collections.abc import Collection, Iterable, Sequence
@@ -13,7 +14,7 @@ from sardonyx.ir.graph import Model
 from sardonyx.quantization.calibrate.cache import read_table, save_tensors_data
 from sardonyx.quantization.calibrate.calibraters import create_calibrator
 from sardonyx.quantization.calibrate.tensors import TensorsData
-from sardonyx.quantization.kinds import CalibrationMethod, QuantFormat, QuantType
+from sardonyx.quantization.kinds import NARROW, WIDE, CalibrationMethod, QuantFormat, QuantType
 from sardonyx.quantization.misuse import Misuse
 from sardonyx.quantization.options import ExtraOptions
 from sardonyx.quantization.overrides import Overrides
@@ -22,13 +23,12 @@ from sardonyx.quantization.qdq import quantize_qdq
 from sardonyx.quantization.qoperator import quantize_qoperator
 from sardonyx.quantization.registry import STATIC_OPERATORS
 from sardonyx.quantization.settings import Settings
+from sardonyx.quantization.smooth import muls_of, smooth
 from sardonyx.quantization.source import lift_constants, opset_of, raise_opset, warn_of_unknown_nodes
 
 logger = logging.getLogger("sardonyx.quantization")
 
 PRODUCER = "sardonyx.quantization"
-WIDE = frozenset({QuantType.QInt16, QuantType.QUInt16})
-NARROW = frozenset({QuantType.QInt4, QuantType.QUInt4})
 _CALIBRATION_OPTIONS = (
     ("symmetric", "calib_tensor_range_symmetric"),
     ("moving_average", "calib_moving_average"),
@@ -100,6 +100,28 @@ def required_opset(model: Model, settings: Settings, quant_format: QuantFormat) 
         elif settings.per_channel:
             needed = 13
     return needed
+
+
+def smoothed(model: Model, settings: Settings, reader: object, *, providers: Sequence[Any] | None = None) -> None:
+    """Apply SmoothQuant in place. It reads a copy of the reader: the same data calibrates the result."""
+    try:
+        data = copy.deepcopy(reader)
+    except Exception as error:  # readers are the user's
+        raise Misuse(
+            "SmoothQuant reads the calibration data before it is read for calibration, but the reader cannot be copied",
+            got=f"{type(error).__name__}: {error}",
+            hint="keep the data in a list, or open files and generators in get_next",
+        ) from None
+    options = settings.options
+    done = smooth(
+        model,
+        settings,
+        data,
+        alpha=options.smooth_quant_alpha,
+        folding=options.smooth_quant_folding,
+        providers=providers,
+    )
+    settings.nodes_to_exclude = frozenset({*settings.nodes_to_exclude, *muls_of(done)})
 
 
 def calibrated(

@@ -46,9 +46,7 @@ def constant_parameters(
     if first.symmetric is not None:
         symmetric = bool(first.symmetric)
     block_size = settings.options.block_size
-    if is_weight and block_size and blocks:
-        if not data.ndim:
-            raise Misuse("a scalar has no blocks", where=f"weight {value.name!r}", hint="exclude its node")
+    if is_weight and block_size and blocks and data.ndim == 2:
         return block_parameters(data, kind, axis or 0, block_size, symmetric=symmetric)
     return parameters_of_data(
         data,

@@ -24,6 +24,7 @@ from sardonyx.session.misuse import Misuse
 if TYPE_CHECKING:
     from sardonyx.partition.provider import RunContext
     from sardonyx.session.adapters import LoraAdapter
+    from sardonyx.session.config_file import Config
     from sardonyx.session.devices import OrtEpDevice
 
 T = TypeVar("T")
@@ -166,6 +167,19 @@ class SessionOptions(Options):
 
     def get_session_config_entry(self, key: str) -> str:
         return self._entry(key)
+
+    def load_config(self, path: str | os.PathLike[str]) -> Config:
+        """Take the settings of a file that ``sardonyx.tune`` wrote, and return all that it says.
+
+        Only what ``session.config_file`` lists is accepted. If anything else is in the file, nothing is set.
+        """
+        from sardonyx.session.config_file import read_config
+
+        config = read_config(path)
+        for name, value in config.options.items():
+            setattr(self, name, value)
+        self._config.update(config.entries)
+        return config
 
     # -- dimensions and weights
 

@@ -49,31 +49,30 @@ def copies(facts: Facts) -> Iterator[Finding]:
     total = facts.profile.nbytes
     large = [k for k in facts.movers() if k.nbytes >= max(COPY_NBYTES, COPY_SHARE * total)]
     for use in (k for k in large if set(k.operators) <= COPIES):
-        states = _states(facts, use)
-        text = (
-            f"let the state grow in place: binding.bind_state({states[0]!r}, {states[1]!r}, value, capacity=n)"
-            if states
-            else "operate on the parts instead of the copy: operators broadcast without Expand and Tile"
-        )
+        states = tuple(_states(facts, use))
+        text = "operate on the parts instead of the copy: operators broadcast without Expand and Tile"
+        for given, made, axis in states[:1]:
+            text = (
+                f"let the state grow in place: binding.bind_state({given!r}, {made!r}, value, capacity=n, axis={axis})"
+            )
         yield Finding(
             "copy",
             f"{use.op_type} {use.label} copies {use.nbytes / 2**20:.0f} MiB in each run",
             {"bytes": use.nbytes, "share_of_bytes": use.nbytes / total, "operations": use.flops},
             "The step computes nothing: it reads and writes memory.",
-            Fix(text),
+            Fix(text, states=states),
             use.nodes,
             cost=facts.share(use.seconds),
         )
 
 
-def _states(facts: Facts, use: KernelUse) -> tuple[str, str] | None:
-    """The input and the output of a Concat that appends to a state."""
+def _states(facts: Facts, use: KernelUse) -> Iterator[tuple[str, str, int]]:
+    """The inputs, outputs and axes of Concats that append to a state."""
     for node in facts.graph.nodes:
-        if (node.name or node.outputs[0].name) in use.nodes and node.op_type == "Concat":
-            given = [v.name for v in node.inputs if v is not None and v in facts.graph.inputs]
-            if given and node.outputs[0].is_output:
-                return given[0], node.outputs[0].name
-    return None
+        if (node.name or node.outputs[0].name) in use.nodes and node.op_type == "Concat" and node.outputs[0].is_output:
+            first, axis = node.inputs[0], node.attrs.get("axis")
+            if first is not None and first in facts.graph.inputs and isinstance(axis, int):
+                yield first.name, node.outputs[0].name, axis
 
 
 def strided_inputs(facts: Facts) -> Iterator[Finding]:
@@ -87,7 +86,7 @@ def strided_inputs(facts: Facts) -> Iterator[Finding]:
         f"inputs of {each / 2**10:.0f} KiB are copied before a run, because they are not contiguous",
         {"runs": len(runs), "bytes_copied_in_a_run": each, "input_bytes": max(r.input_nbytes for r in runs)},
         "A transposed or sliced array shares another one's memory; its elements must be put in order first.",
-        Fix("feed np.ascontiguousarray(x), made once, or write to the array in its final order"),
+        Fix("feed np.ascontiguousarray(x), made once, or write to the array in its final order", is_contiguous=True),
     )
 
 

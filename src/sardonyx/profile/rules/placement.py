@@ -13,7 +13,7 @@ from sardonyx.profile.findings import Finding, Fix
 
 def fallback(facts: Facts) -> Iterator[Finding]:
     """Nodes on numpy, next to nodes that are compiled."""
-    rows = facts.explanation.placements
+    rows = [p for p in facts.explanation.placements if p.op_type != "Constant"]
     left = [p for p in rows if p.provider == "reference"]
     compiled = [p for p in rows if p.provider != "reference"]
     if not left or not compiled:

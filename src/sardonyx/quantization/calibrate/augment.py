@@ -33,7 +33,7 @@ def tensors_to_calibrate(graph: Graph, op_types: Collection[str] | None) -> list
 def with_tensors(model: Model, names: Collection[str]) -> Model:
     """A copy whose outputs are the tensors of these names."""
     made = clone(model)
-    values = _by_name(made.graph)
+    values = values_by_name(made.graph)
     made.graph.drop_outputs()
     for name in names:
         made.graph.add_output(values[name], name)
@@ -47,7 +47,7 @@ def with_extremes(model: Model, names: Sequence[str], *, per_channel: bool = Fal
     """
     made = clone(model)
     graph = made.graph
-    values = _by_name(graph)
+    values = values_by_name(graph)
     graph.drop_outputs()
     made.declared_outputs = {}
     for name in names:
@@ -73,7 +73,8 @@ def _reduced(op: Builder, reduction: str, value: Value, model: Model, per_channe
     return result
 
 
-def _by_name(graph: Graph) -> dict[str, Value]:
+def values_by_name(graph: Graph) -> dict[str, Value]:
+    """The inputs of a graph and the results of its nodes."""
     values = {value.name: value for value in graph.inputs}
     for node in graph.nodes:
         values.update((out.name, out) for out in node.outputs if out.name)

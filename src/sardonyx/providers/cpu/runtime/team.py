@@ -53,8 +53,13 @@ def limit() -> Limit:
     )
 
 
-def quota(cgroup: str = "/sys/fs/cgroup") -> float | None:
+CGROUP = "/sys/fs/cgroup"
+"""The folder of this process's control group."""
+
+
+def quota(cgroup: str | None = None) -> float | None:
     """CPUs of the cgroup's quota; None where there is none."""
+    cgroup = CGROUP if cgroup is None else cgroup
     try:
         limit, period = _text(f"{cgroup}/cpu.max").split()
         return None if limit == "max" else int(limit) / int(period)
