@@ -19,16 +19,17 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-DEMO = HERE.parent.parent / "demo"
+ROOT = HERE.parent.parent
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ (.*)$", re.MULTILINE)
 
 
 def output(command: str, folder: Path) -> str:
     words = shlex.split(command.replace("sardonyx", f"{shlex.quote(sys.executable)} -m sardonyx", 1))
-    environment = {**os.environ, "COLUMNS": "80", "SARDONYX_CACHE": str(folder / "cache")}
+    paths = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "COLUMNS": "80", "PYTHONPATH": paths, "XDG_CACHE_HOME": str(folder / ".cache")}
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False)
-    lines = (done.stdout + done.stderr).replace(str(folder / "cache"), "~/.cache/sardonyx").splitlines()
+    lines = (done.stdout + done.stderr).replace(f"{folder}/", "~/").splitlines()
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
@@ -48,7 +49,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as made:
             folder = Path(made)
             for name in ("digits.onnx", "heldout.npz"):
-                shutil.copy(DEMO / name, folder / name)
+                shutil.copy(ROOT / "demo" / name, folder / name)
             text = page.read_text(encoding="utf-8")
             new = BLOCK.sub(lambda match: f"```console\n{renewed(match[1], folder)}```", text)  # noqa: B023
         page.write_text(new, encoding="utf-8")
