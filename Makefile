@@ -16,12 +16,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all fuzz check format clean
+.PHONY: demo test test-all fuzz check browser format clean
 
 demo: $(VENV)/core
 	$(BIN)/python demo/demo.py
 
-test: check
+test: check browser
 	$(BIN)/python -m pytest -q -n $(JOBS) --timeout 300
 
 test-all: export SARDONYX_TEST_ALL = 1
@@ -36,6 +36,10 @@ check: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Chromium, for the tests of reports, where it can be installed; they are skipped elsewhere.
+browser:
+	sh tests/report/install_browser.sh
 
 format: $(VENV)/ready
 	$(BIN)/ruff check --fix .

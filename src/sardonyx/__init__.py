@@ -59,15 +59,18 @@ _HOMES: dict[str, str] = {
 }  # fmt: skip
 _MODULES = (
     "backend",
+    "bench",
     "cache",
     "capi",
     "datasets",
     "errors",
     "pipeline",
+    "profile",
     "quantization",
     "report",
     "shim",
     "transformers",
+    "tune",
 )
 _ALIASES = {"package_name": "onnxruntime", "cuda_version": ""}
 

@@ -28,7 +28,8 @@ def after(**grown: float) -> Usage:
         ({"throttled_s": 2.5}, "The cgroup's quota stopped this process for 25 % of the time."),
     ],
 )
-def test_disturbances(grown: dict[str, float], words: str) -> None:
+def test_disturbances(grown: dict[str, float], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "cores", lambda: [0, 1])
     assert " ".join(disturbances(START, after(**grown), 2)) == words
 
 

@@ -19,7 +19,7 @@ from sardonyx.bench.arrays import store
 from sardonyx.bench.contest import Entry, Outcome, Settings, Step, contest
 from sardonyx.bench.engines import OURS, PEERS, Contestant
 from sardonyx.bench.inputs import Inputs, generate_inputs
-from sardonyx.bench.machine import Usage, cores, disturbances, machine, why_busy
+from sardonyx.bench.machine import Usage, cores, disturbances, machine
 from sardonyx.bench.results import Comparison, Result, Sweep, Timing
 from sardonyx.bench.statistics import verdict
 from sardonyx.errors import InvalidArgument, NotFound
@@ -73,7 +73,7 @@ def benchmark(
     threads = threads or len(cores())
     subject = Contestant(OURS, precision, providers=tuple(providers))
     others = _contestants(peers)
-    disturbed, before = why_busy(threads), Usage.now()
+    before = Usage.now()
     with tempfile.TemporaryDirectory() as made, _file_of(model, made) as path:
         sized = {"dimensions": dimensions, "shapes": shapes, "seed": seed}
         inputs = generate_inputs(path, **sized) if feeds is None else _given(feeds)  # type: ignore[arg-type]
@@ -109,7 +109,7 @@ def benchmark(
         seed=seed,
         inputs={name: _described(value) for name, value in inputs.feeds.items()},
         statements=inputs.statements,
-        disturbances=tuple(dict.fromkeys((*disturbed, *disturbances(before, Usage.now(), len(cores()))))),
+        disturbances=disturbances(before, Usage.now(), threads),
         timings=timings,
         comparisons=tuple(_compared(timings[0], other) for other in timings[1:]),
         sweeps=tuple(sweeps),
@@ -151,7 +151,7 @@ class _Bench:
 
 def _best_sentence(timings: Sequence[Timing], best: Timing) -> str:
     """Which value gives most, and which do as well as far as can be told."""
-    said = f"Most samples per second: {best.name}, {best.throughput:.4g}"
+    said = f"Most samples per second: {best.name}, {best.throughput:.{0 if best.throughput >= 100 else 2}f}"
     judged = {t.name: verdict(best.costs_s, t.costs_s, best.starts_of_rounds) for t in timings if t is not best}
     equal = [name for name, found in judged.items() if not found.is_real]
     if equal:

@@ -16,6 +16,7 @@ from sardonyx.bench.process import Failed, Process
 from sardonyx.bench.results import Start, Timing
 from sardonyx.bench.rounds import interleave, places
 from sardonyx.bench.statistics import median_interval, percentile
+from sardonyx.bench.worker import WARM_SHARE
 from sardonyx.records import Record
 
 MOST_RUNS = 2000
@@ -161,7 +162,7 @@ def _warm(
 
 
 def _runs(turn_s: float, run_s: float) -> int:
-    return min(MOST_RUNS, max(1, int(turn_s / run_s)))
+    return min(MOST_RUNS, max(1, int(turn_s / (1 + WARM_SHARE) / run_s)))
 
 
 def _turn(process: Process, entry: Entry, runs: int, place: list[int]) -> dict[str, Any]:

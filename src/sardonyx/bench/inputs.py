@@ -17,6 +17,7 @@ from sardonyx.records import Record
 
 if TYPE_CHECKING:
     from sardonyx.ir.graph import Graph, Value
+    from sardonyx.session.metadata import NodeArg
 
 SIZES = (
     ("batch", 1), ("past", 16), ("total", 144), ("sequence", 128), ("seq", 128), ("length", 128),
@@ -50,17 +51,27 @@ def generate_inputs(
     ``dimensions`` are sizes of symbolic dimensions by name, ``shapes`` whole shapes by the inputs' names. ``batch`` is
     the size of the symbolic dimension that all inputs begin with.
     """
+    return _Generator(_graph(model), dict(dimensions or {}), dict(shapes or {}), batch).inputs(seed)
+
+
+def declared_inputs(model: str | os.PathLike[str] | bytes) -> list[NodeArg]:
+    """What a model declares about the inputs that a run needs."""
+    from sardonyx.session.metadata import node_arg
+
+    return [node_arg(value) for value in _graph(model).inputs if value.const is None]
+
+
+def _graph(model: str | os.PathLike[str] | bytes) -> Graph:
     from sardonyx.model.load import load
 
-    graph = load(model if isinstance(model, bytes) else os.fspath(model)).graph
-    return _Generator(graph, dict(dimensions or {}), dict(shapes or {}), batch).inputs(seed)
+    return load(model if isinstance(model, bytes) else os.fspath(model)).graph
 
 
 class _Generator:
     def __init__(
         self, graph: Graph, sizes: dict[str, int], shapes: dict[str, tuple[int, ...]], batch: int | None
     ) -> None:
-        self._graph, self._shapes, self._named = graph, shapes, sizes
+        self._shapes, self._named = shapes, sizes
         self._values = [value for value in graph.inputs if value.const is None]
         self._batch_name = _batch_name(self._values)
         self._check()

@@ -69,8 +69,9 @@ def _throttled_seconds() -> float:
         return 0.0
 
 
-def disturbances(before: Usage, after: Usage, available: int) -> tuple[str, ...]:
-    """What took time of so many cores between two looks, a sentence for each; none on a quiet machine."""
+def disturbances(before: Usage, after: Usage, threads: int) -> tuple[str, ...]:
+    """Why times of so many threads, measured between two looks, mean little, a sentence for each reason."""
+    available = len(cores())
     seconds = max(after.at_s - before.at_s, 1e-9)
     others = max(0.0, (after.busy_s - before.busy_s) - (after.own_s - before.own_s)) / seconds
     stolen = (after.stolen_s - before.stolen_s) / seconds
@@ -82,15 +83,13 @@ def disturbances(before: Usage, after: Usage, available: int) -> tuple[str, ...]
         found.append(f"The hypervisor took {100 * stolen / available:.0f} % of the cores' time.")
     if throttled > STOLEN_SHARE:
         found.append(f"The cgroup's quota stopped this process for {100 * throttled:.0f} % of the time.")
+    if threads > available:
+        found.append(f"{threads} threads are more than the {available} cores that this process may use.")
     return tuple(found)
 
 
 def why_busy(threads: int, look_s: float = LOOK_S) -> tuple[str, ...]:
-    """Why times measured now with so many threads would mean little; takes a look of some tenths of a second."""
-    available = len(cores())
+    """Why times that are measured now would mean little; takes a look of some tenths of a second."""
     before = Usage.now()
     time.sleep(look_s)
-    found = disturbances(before, Usage.now(), available)
-    if threads > available:
-        found = (*found, f"{threads} threads are more than the {available} cores that this process may use.")
-    return found
+    return disturbances(before, Usage.now(), threads)

@@ -13,6 +13,7 @@ limits  {threads, nbytes, moved}              what the machine can do
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import sys
@@ -29,6 +30,8 @@ from sardonyx.bench.engines import Contestant, Runner, Unavailable, import_engin
 Reply = dict[str, Any]
 BLOCK_RUNS, BLOCK_S = 3, 0.1
 """Warm-up goes block by block, each of so many runs and seconds."""
+WARM_SHARE = 0.25
+"""Of a turn's runs, as many again come before those that are timed."""
 STEADY, FALL = 3, 0.02
 """Times are stable when so many blocks in a row have not fallen by more than this share below the best before them."""
 
@@ -90,7 +93,7 @@ class Worker:
             return self._timed(times, runs)
         before = os.sched_getaffinity(0)
         move_threads(cores)
-        times(-(-runs // 4))  # brings caches along, and each thread to a core of its own
+        times(math.ceil(WARM_SHARE * runs))  # brings caches along, and each thread to a core of its own
         reply = self._timed(times, runs)
         move_threads(before)  # threads that still spin do so out of the way of who comes next
         return reply

@@ -12,6 +12,14 @@ from __future__ import annotations
 MEASURE, CHANGE, UNDERSTAND, KEEP = "Run and measure", "Change a model", "Understand a model", "This machine"
 
 COMMANDS: dict[str, str] = {
+    "run": MEASURE,
+    "bench": MEASURE,
+    "inspect": UNDERSTAND,
+    "explain": UNDERSTAND,
+    "compare": UNDERSTAND,
+    "report": UNDERSTAND,
+    "optimize": CHANGE,
+    "info": KEEP,
     "cache": KEEP,
 }
 """Names and the panels of the help in which they are shown, in the order of the help."""

@@ -166,6 +166,11 @@ class Node:
         self._inputs.append(None)
         self.set_input(len(self._inputs) - 1, value)
 
+    @property
+    def following(self) -> Node | None:
+        """The next node of its graph."""
+        return self._next
+
     def subgraphs(self) -> Iterator[tuple[str, Graph]]:
         for key, attr in self.attrs.items():
             if isinstance(attr, Graph):

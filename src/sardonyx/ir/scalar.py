@@ -26,7 +26,8 @@ The rules, which hold for every interpreter:
   Real exponents of integer bases are computed in f64 and truncated.
 - **Quantization.** ``quantize`` and ``dequantize`` are ONNX's, of f32 and integers of at most 16 bits: x / scale is
   rounded to f32, then to even, then the zero point is added, and the sum is saturated. For a positive scale NaN
-  gives the least integer. For a scale of 0, an infinite one or NaN the integer is arbitrary.
+  gives the least integer. For a scale of 0, an infinite one or NaN the integer is arbitrary. ``saturate`` is
+  ``quantize`` of f32 numbers below 2^30 that are in units of the scale already.
 - **Shifts.** By a negative count or by the width or more: all bits are shifted out (0, or -1 for a negative number
   shifted right). Right shifts of signed numbers keep the sign.
 """
@@ -173,6 +174,10 @@ class Emitter:
         """(q - zero) * scale, in f32."""
         return Expr("dequantize", (q, scale, _constant(0) if zero is None else zero), dtypes.f32)
 
+    def saturate(self, x: Expr, zero: Expr | None, to: DType) -> Expr:
+        """round(x) + zero, saturated to an integer type of 8 bits; x is an f32 below 2^30."""
+        return Expr("saturate", (x, _constant(0) if zero is None else zero), to)
+
     def bits(self, x: Expr, to: DType) -> Expr:
         """The bits of ``x``, a whole number or a real of at least 32 bits, as a number of another type of its width."""
         return Expr("bits", (x,), to)
@@ -293,6 +298,10 @@ def _quantize(x: Any, scale: Any, zero: Any, *, to: DType) -> Any:
     return np.minimum(np.fmax(units, low), high - 1).astype(np.int32).astype(to.numpy)
 
 
+def _saturate(x: Any, zero: Any, *, to: DType) -> Any:
+    return _quantize(x, 1.0, zero, to=to)
+
+
 def _dequantize(q: Any, scale: Any, zero: Any) -> Any:
     return (np.asarray(q).astype(np.float32) - np.float32(zero)) * np.asarray(scale, np.float32)
 
@@ -385,6 +394,9 @@ def _numpy_call(step: Step, register: dict[int, int]) -> tuple[Callable[..., Any
     if step.op == "quantize":
         assert isinstance(step.type, DType)
         return partial(_quantize, to=step.type), args
+    if step.op == "saturate":
+        assert isinstance(step.type, DType)
+        return partial(_saturate, to=step.type), args
     if step.op != "cast":
         return _NUMPY[step.op], args
     if isinstance(step.type, int):

@@ -3,7 +3,8 @@
     from sardonyx.quantization import quantize_dynamic
     quantize_dynamic("model.onnx", "model.int8.onnx")
 
-Names are imported when they are first used.
+Names are imported when they are first used. ``quantize`` is imported at once: it is a function and a module, and the
+function must be what the package's attribute is.
 """
 
 from __future__ import annotations
@@ -11,9 +12,28 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from sardonyx.quantization.quantize import quantize as quantize
+
 _HOMES: dict[str, str] = {
     **dict.fromkeys(("CalibrationMethod", "QuantFormat", "QuantType", "QuantizationMode"), "kinds"),
     "CalibrationDataReader": "data",
+    **dict.fromkeys(
+        (
+            "CalibraterBase",
+            "MinMaxCalibrater",
+            "TensorData",
+            "TensorsData",
+            "create_calibrator",
+            "load_tensors_data",
+            "save_tensors_data",
+        ),
+        "calibrate",
+    ),
+    **dict.fromkeys(("DynamicQuantConfig", "QuantConfig", "StaticQuantConfig"), "configs"),
+    **dict.fromkeys(("quantize_dynamic", "quantize_static"), "quantize"),
+    "QDQQuantizer": "qdq_quantizer",
+    "get_qdq_config": "qdq_config",
+    "write_calibration_table": "calibrate.table",
     "Budget": "budget.goal",
     "SessionMetric": "budget.damage",
     **dict.fromkeys(
@@ -30,12 +50,23 @@ _HOMES: dict[str, str] = {
 }  # fmt: skip
 """Public name to the module of this package that has it."""
 
-__all__ = [*_HOMES]  # noqa: PLE0604
+__all__ = ["quantize", *_HOMES]  # noqa: PLE0604
 
 if TYPE_CHECKING:
     from sardonyx.quantization.bias_correction import correct_biases as correct_biases
     from sardonyx.quantization.budget.damage import SessionMetric as SessionMetric
     from sardonyx.quantization.budget.goal import Budget as Budget
+    from sardonyx.quantization.calibrate import CalibraterBase as CalibraterBase
+    from sardonyx.quantization.calibrate import MinMaxCalibrater as MinMaxCalibrater
+    from sardonyx.quantization.calibrate import TensorData as TensorData
+    from sardonyx.quantization.calibrate import TensorsData as TensorsData
+    from sardonyx.quantization.calibrate import create_calibrator as create_calibrator
+    from sardonyx.quantization.calibrate import load_tensors_data as load_tensors_data
+    from sardonyx.quantization.calibrate import save_tensors_data as save_tensors_data
+    from sardonyx.quantization.calibrate.table import write_calibration_table as write_calibration_table
+    from sardonyx.quantization.configs import DynamicQuantConfig as DynamicQuantConfig
+    from sardonyx.quantization.configs import QuantConfig as QuantConfig
+    from sardonyx.quantization.configs import StaticQuantConfig as StaticQuantConfig
     from sardonyx.quantization.data import CalibrationDataReader as CalibrationDataReader
     from sardonyx.quantization.equalize import equalize_layers as equalize_layers
     from sardonyx.quantization.kinds import CalibrationMethod as CalibrationMethod
@@ -50,6 +81,10 @@ if TYPE_CHECKING:
     from sardonyx.quantization.matmul_nbits_quantizer import KQuantWeightOnlyQuantConfig as KQuantWeightOnlyQuantConfig
     from sardonyx.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer as MatMulNBitsQuantizer
     from sardonyx.quantization.matmul_nbits_quantizer import RTNWeightOnlyQuantConfig as RTNWeightOnlyQuantConfig
+    from sardonyx.quantization.qdq_config import get_qdq_config as get_qdq_config
+    from sardonyx.quantization.qdq_quantizer import QDQQuantizer as QDQQuantizer
+    from sardonyx.quantization.quantize import quantize_dynamic as quantize_dynamic
+    from sardonyx.quantization.quantize import quantize_static as quantize_static
     from sardonyx.quantization.shape_inference import quant_pre_process as quant_pre_process
 
 

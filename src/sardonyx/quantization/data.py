@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from sardonyx.errors import InvalidArgument
+from sardonyx.quantization.misuse import Misuse
 
 Feeds = Mapping[str, Any]
 
@@ -45,7 +45,7 @@ def feeds_of(source: object) -> Iterator[Feeds]:
         return _read(source)
     if isinstance(source, Iterable) and not isinstance(source, (str, bytes, Mapping)):
         return iter(source)
-    raise InvalidArgument(
+    raise Misuse(
         "calibration data comes from a CalibrationDataReader",
         expected="an object with get_next(), or an iterable of dictionaries from input names to arrays",
         got=type(source).__name__,

@@ -67,6 +67,10 @@ _DTYPES = {
 }
 
 
+WIDE = frozenset({QuantType.QInt16, QuantType.QUInt16})
+NARROW = frozenset({QuantType.QInt4, QuantType.QUInt4})
+
+
 def quant_type_of(code: object) -> QuantType:
     """The type from a member or from a ``TensorProto.DataType``; ValueError if values are not quantized to it."""
     if isinstance(code, QuantType):

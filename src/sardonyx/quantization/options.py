@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from sardonyx.errors import InvalidArgument
+from sardonyx.quantization.misuse import Misuse
 
 Check = Callable[[Any], bool]
 
@@ -78,6 +78,8 @@ class ExtraOptions:
     """Ranges of activations are made symmetric around 0."""
     activation_restricted_asymmetric: bool = _flag("ActivationRestrictedAsymmetric")
     """Zero points of uint8 activations are 0 or 128: the scale is enlarged for it."""
+    force_symmetric: bool = _flag("ForceSymmetric")
+    """Both of activation_symmetric and weight_symmetric; an old option that optimum still passes."""
     weight_symmetric: bool | None = _option("WeightSymmetric", None, _is_optional_flag, "True, False or None")
     """Ranges of weights are made symmetric; None: those of signed types."""
     enable_subgraph: bool = _flag("EnableSubgraph")
@@ -153,7 +155,7 @@ class ExtraOptions:
         if given is None:
             return cls()
         if not isinstance(given, Mapping):
-            raise InvalidArgument("extra_options is a dictionary", got=type(given).__name__)
+            raise Misuse("extra_options is a dictionary", got=type(given).__name__)
         by_key = {each.metadata["key"]: each for each in fields(cls)}
         values: dict[str, Any] = {}
         for key, value in given.items():
@@ -161,10 +163,12 @@ class ExtraOptions:
                 raise _unknown(key, by_key)
             each = by_key[key]
             if not each.metadata["check"](value):
-                raise InvalidArgument(
+                raise Misuse(
                     "the value of an extra option is wrong", where=key, expected=each.metadata["expected"], got=value
                 )
             values[each.name] = _normal(value)
+        if values.get("force_symmetric"):
+            values["activation_symmetric"] = values["weight_symmetric"] = True
         return cls(**values)
 
 
@@ -177,7 +181,7 @@ def _normal(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _unknown(key: object, known: Mapping[str, object]) -> InvalidArgument:
+def _unknown(key: object, known: Mapping[str, object]) -> Misuse:
     near = difflib.get_close_matches(str(key), known, 3, 0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "see sardonyx.quantization.options"
-    return InvalidArgument("no extra option has this name", got=repr(key), hint=hint)
+    return Misuse("no extra option has this name", got=repr(key), hint=hint)

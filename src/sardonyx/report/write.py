@@ -12,6 +12,8 @@ from sardonyx.report.records import Finding, Measurement, ReportData, Table
 if TYPE_CHECKING:
     from sardonyx.session.options import SessionOptions
 
+DIAGNOSED_RUNS = 10
+
 
 def write_report(
     model: Any,
@@ -25,16 +27,19 @@ def write_report(
     verdict: str = "",
     tables: Sequence[Table] = (),
     findings: Sequence[Finding] = (),
+    diagnose: bool = True,
 ) -> ReportData:
     """Write a self-contained HTML page about a model: a path, bytes or an ``onnx.ModelProto``.
 
     The model is compiled and run on ``feeds``, or on generated inputs. ``measurements`` (of benchmarks), ``tables`` (of
-    accuracy or quantization) and ``findings`` are shown besides what is collected here. Returns the page's data.
+    accuracy or quantization) and ``findings`` are shown besides what is collected here; with ``diagnose``, so are the
+    findings of ``profile.diagnose``. Returns the page's data.
     """
     from sardonyx.errors import Fail
     from sardonyx.report.page import page
     from sardonyx.writing import write_whole
 
+    _require_writable(os.fspath(path))
     data = collect_report(
         model,
         options=options,
@@ -45,6 +50,7 @@ def write_report(
         verdict=verdict,
         tables=tables,
         findings=findings,
+        diagnose=diagnose,
     )
     try:
         write_whole(os.fspath(path), [page(data).encode()])
@@ -64,11 +70,14 @@ def collect_report(
     verdict: str = "",
     tables: Sequence[Table] = (),
     findings: Sequence[Finding] = (),
+    diagnose: bool = True,
 ) -> ReportData:
     """The data of a report; the arguments are those of ``write_report``."""
     from sardonyx.report.collect.model import collect
 
     collected = collect(model, options, providers, feeds)
+    if diagnose:
+        findings = (*findings, *_diagnosed(collected.source, options, providers, collected.feeds))
     return ReportData(
         title=title or collected.name,
         created=time.strftime("%Y-%m-%d %H:%M"),
@@ -79,10 +88,31 @@ def collect_report(
         run_s=collected.run_s,
         machine=collected.machine,
         memory=collected.memory,
-        findings=(*findings, *collected.findings),
+        findings=tuple(findings),
         measurements=tuple(measurements),
         verdict=verdict,
         tables=tuple(tables),
         rewrites=collected.rewrites,
         declined=collected.declined,
     )
+
+
+def _require_writable(path: str) -> None:
+    """Raise before minutes of work are lost."""
+    from sardonyx.errors import Fail
+
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise Fail("the report cannot be written: there is no such folder", where=folder)
+    if os.path.isdir(path) or not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise Fail("the report cannot be written here", where=path)
+
+
+def _diagnosed(
+    source: Any, options: SessionOptions | None, providers: Sequence[Any] | None, feeds: Mapping[str, Any]
+) -> list[Finding]:
+    from sardonyx import profile
+    from sardonyx.report.adapt import findings_of
+
+    names = [p if isinstance(p, str) else p[0] for p in providers or ("CPUExecutionProvider",)]
+    return findings_of(profile.diagnose(source, feeds, options=options, providers=names, runs=DIAGNOSED_RUNS))

@@ -119,6 +119,10 @@ def _prepare(scanned: Scanned, options: BuildOptions, phases: _Phases) -> Prepar
     with phases.phase("normalize"):
         normalize(model)
         fix_dimensions(graph, options.free_dims, options.free_dims_by_denotation)
+        if options.narrow_doubles:
+            from sardonyx.optimize.narrow import narrow_doubles
+
+            narrow_doubles(graph)
     with phases.phase("optimize"):
         report = optimize(graph, options.level, options.disabled_passes)
         if options.save_path is not None:
@@ -167,7 +171,7 @@ def _save(model: Model, written: dict[str, int], report: Report, options: BuildO
 def _settings(options: BuildOptions) -> Any:
     """The options that the optimized graph depends on."""
     fixed = [sorted(options.free_dims.items()), sorted(options.free_dims_by_denotation.items())]
-    return [options.level, sorted(options.disabled_passes), fixed, options.separate_dims]
+    return [options.level, sorted(options.disabled_passes), fixed, options.separate_dims, options.narrow_doubles]
 
 
 def _constants_nbytes(graph: Graph) -> Iterator[int]:

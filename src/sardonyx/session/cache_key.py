@@ -67,7 +67,7 @@ def key_of(source: Any, options: BuildOptions) -> CacheKey | None:
         return None
     fixed = sorted(options.free_dims.items()), sorted(options.free_dims_by_denotation.items())
     rewrites = options.level, sorted(options.disabled_passes), fixed, options.separate_dims
-    asked = *rewrites, options.external_folder, settings(provider)
+    asked = *rewrites, options.narrow_doubles, options.external_folder, settings(provider)
     digest = digests.hexdigest(repr((model, asked, versions(), knobs.CHECK_ADDRESSES.get())).encode())
     return CacheKey(folder, digest, identity)
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from sardonyx.errors import InvalidArgument
 from sardonyx.session import log
 
+DOUBLES_KEY = "session.float64_as_float32"
+
 SESSION_KEYS: dict[str, str | None] = {
     "session.allow_released_opsets_only": None,
     "session.baseline_code": "0: all kernels are optimized before the session is ready, not after its first run",
@@ -33,6 +35,7 @@ SESSION_KEYS: dict[str, str | None] = {
     "session.enable_quant_qdq_cleanup": None,
     "session.enable_saved_runtime_optimizations": None,
     "session.fail_on_suboptimal_compiled_model": None,
+    DOUBLES_KEY: "1: values of float64 are computed in float32; inputs and outputs keep their types",
     "session.force_spinning_stop": "threads sleep as soon as a run ends",
     "session.function_expansion_byte_limit": None,
     "session.function_expansion_node_limit": None,

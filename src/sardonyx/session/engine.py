@@ -35,6 +35,8 @@ class BuildOptions:
     disabled_passes: frozenset[str] = frozenset()
     free_dims: dict[str, int] = field(default_factory=dict)
     free_dims_by_denotation: dict[str, int] = field(default_factory=dict)
+    narrow_doubles: bool = False
+    """Whether what the model computes in f64 is computed in f32."""
     separate_dims: bool = False
     """Whether dimensions of inputs may differ although the model gives them one name."""
     initializers: dict[str, Any] = field(default_factory=dict)

@@ -135,6 +135,7 @@ class NativeSession:
             ],
             level=LEVELS.get(int(options.graph_optimization_level), "all"),
             disabled_passes=frozenset(disabled).union(named),
+            narrow_doubles=config.get(config_keys.DOUBLES_KEY) == "1",
             free_dims=options._dims_by_name,
             free_dims_by_denotation=options._dims_by_denotation,
             initializers={**options._external_initializers, **options._initializers},

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from sardonyx.errors import Fail, InvalidArgument, NotImplemented
+from sardonyx.ir.tensor import Tensor
 from sardonyx.limits import Limits
 from sardonyx.session.enums import (
     ExecutionMode,
@@ -23,6 +24,7 @@ from sardonyx.session.misuse import Misuse
 if TYPE_CHECKING:
     from sardonyx.partition.provider import RunContext
     from sardonyx.session.adapters import LoraAdapter
+    from sardonyx.session.config_file import Config
     from sardonyx.session.devices import OrtEpDevice
 
 T = TypeVar("T")
@@ -165,6 +167,19 @@ class SessionOptions(Options):
 
     def get_session_config_entry(self, key: str) -> str:
         return self._entry(key)
+
+    def load_config(self, path: str | os.PathLike[str]) -> Config:
+        """Take the settings of a file that ``sardonyx.tune`` wrote, and return all that it says.
+
+        Only what ``session.config_file`` lists is accepted. If anything else is in the file, nothing is set.
+        """
+        from sardonyx.session.config_file import read_config
+
+        config = read_config(path)
+        for name, value in config.options.items():
+            setattr(self, name, value)
+        self._config.update(config.entries)
+        return config
 
     # -- dimensions and weights
 
@@ -367,6 +382,8 @@ class InvalidSeverity(Misuse, Fail):
 
 
 def _tensor_of(ortvalue: Any) -> Any:
+    if isinstance(ortvalue, Tensor):  # a constant of another model of ours: its elements stay in their file
+        return ortvalue
     native = getattr(ortvalue, "_ortvalue", ortvalue)
     if not hasattr(native, "is_tensor"):
         raise Misuse("The provided Python object must be an OrtValue", got=type(ortvalue).__name__)

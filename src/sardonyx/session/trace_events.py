@@ -89,7 +89,7 @@ class Scribe:
         for line, tid in zip(lines, tids, strict=True):
             for is_wait, i, start_ns, duration_ns in line.spans:
                 if is_wait:
-                    step = {"step": str(steps[i].facts.step)}
+                    step = {"part": steps[i].facts.part, "step": str(steps[i].facts.step)}
                     events.append(self.event("Barrier", "barrier", tid, start_ns, duration_ns, step))
                 else:
                     own = args[i] if tid == tids[0] else _brief(args[i])

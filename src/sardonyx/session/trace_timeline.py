@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 class Span(NamedTuple):
     is_wait: bool
     step: int
-    """Which of the run's steps."""
+    """Which of the run's steps; that which a wait is behind."""
     start_ns: int
     duration_ns: int
 
@@ -39,7 +39,7 @@ class Timeline:
         if times.waited_ns:
             start = times.start_ns - times.waited_ns if is_placed else self.end_ns
             if start > 0:  # else another thread has yet to tell when the run began
-                self._append(True, i, start, times.waited_ns)
+                self._append(True, max(i - 1, 0), start, times.waited_ns)
         if times.start_ns:
             self._append(False, i, times.start_ns if is_placed else self.end_ns, times.busy_ns)
 

@@ -159,6 +159,22 @@ def test_numbers_that_stand_out_take_nothing_from_the_others(large: float, size:
     assert np.all(off[far] <= 4 * EPS * (sizes[far] + 1))
 
 
+def test_fourth_slices_that_are_not_needed_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that nobody writes to is not there."""
+    x = random(2, 64, 6, 40)
+    problem = Problem(random(64, 64, 3, 3, scale=0.04), (2, 6, 40), pad=1)
+    (packing,) = (step for step in problem.compiled.steps if step.spec.name == "pack_image_int8_slices")
+    tiles, fourth = packing.args["y"].storage.number, packing.args["more"]
+    memories: list[Memory] = []
+    monkeypatch.setattr(
+        Memory, "run", lambda self, *a, run=Memory.run, **how: memories.append(self) or run(self, *a, **how)
+    )
+    for size, is_written in ((1.0, False), (100.0, True)):
+        x[1, 5, 2, 3] = size
+        problem.run(x, threads=2)
+        assert bool((memories[-1]._flat[tiles].view(np.uint8)[fourth:] != 0xFF).any()) == is_written
+
+
 @pytest.mark.parametrize("bright", [50.0, 1e3])
 def test_dark_areas_lose_nothing_to_bright_ones(bright: float) -> None:
     w, x = random(64, 64, 3, 3, scale=0.04), random(2, 64, 6, 40)

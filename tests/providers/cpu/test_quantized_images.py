@@ -176,5 +176,5 @@ def test_chains_hand_on_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     ((_, executable),) = made._sess.engine.parts.compiled
     assert isinstance(executable, CpuExecutable)
     names = [step.spec.name for step in executable.table.steps]
-    assert names.count("conv_amx") >= 5 and "conv_depthwise_bytes" in names
+    assert names.count("conv_amx") >= 5 and "conv_depthwise_dot" in names
     assert names.count("pack_image_bytes") <= 2

@@ -203,7 +203,7 @@ def test_a_deadline_ends_a_run() -> None:
 def test_a_refusal_names_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     free = runtime_team.limit()
     assert free.threads >= 1 and "CPUs" in free.reason
-    monkeypatch.setattr(runtime_team, "_quota", lambda: 1)
+    monkeypatch.setattr(runtime_team, "quota", lambda: 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     assert runtime_team.limit() == runtime_team.Limit(1, "the cgroup's quota is 1 of 3 CPUs")
 

@@ -34,6 +34,7 @@ from sardonyx.providers.cpu.layout import (
     centre,
     conv_axes,
     conv_pairs,
+    folded_scales,
     nhwc,
     packed_images,
     packed_operands,
@@ -84,6 +85,7 @@ LAYOUT = (
     _layout("centre-rest", centre.of_other_layouts),
     _layout("batch-as-depth", lambda groups, _: conv_axes.batch_as_depth(groups)),
     _layout("byte-tables", byte_tables.with_byte_tables),
+    _layout("folded-scales", folded_scales.with_folded_scales),
     _finding("is-stepwise", lambda groups, _: any(_sees_more(group) for group in groups)),
 )
 """The passes over a part, in order. ``place-inside`` writes results where a Concat would copy them; ``widen`` stores

@@ -78,10 +78,10 @@ from sardonyx.providers.cpu.kernels.image import grid_sample, grid_sample_nhwc, 
 from sardonyx.providers.cpu.kernels.index import cumulative_sum, gather, nms, nonzero, scatter, top_k, unique
 from sardonyx.providers.cpu.kernels.loops import copy, fill, interleave, loop, random_stream
 from sardonyx.providers.cpu.kernels.quantized import conv as quantized_conv
+from sardonyx.providers.cpu.kernels.quantized import depthwise_dot, gemm_amx_pipelined
 from sardonyx.providers.cpu.kernels.quantized import depthwise_nhwc as quantized_depthwise
 from sardonyx.providers.cpu.kernels.quantized import gemm as quantized_gemm
 from sardonyx.providers.cpu.kernels.quantized import gemm_amx as quantized_gemm_amx
-from sardonyx.providers.cpu.kernels.quantized import gemm_amx_pipelined
 from sardonyx.providers.cpu.kernels.recurrent import recurrence
 from sardonyx.providers.cpu.kernels.trees import forest
 from sardonyx.providers.cpu.program.analysis import Analysis, either
@@ -174,7 +174,10 @@ VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
         Variant("image.grid_sample_nhwc", grid_sample_nhwc.steps, grid_sample_nhwc.supports, grid_sample_nhwc.pays),
         Variant("image.grid_sample", grid_sample.steps),
     ),
-    CentredConvolution: (Variant("quantized.depthwise_nhwc", quantized_depthwise.steps, quantized_depthwise.supports),),
+    CentredConvolution: (
+        Variant("quantized.depthwise_dot", depthwise_dot.steps, depthwise_dot.supports),
+        Variant("quantized.depthwise_nhwc", quantized_depthwise.steps, quantized_depthwise.supports),
+    ),
     IntegerConvolution: (
         Variant("conv.on_tiles", on_tiles.steps, on_tiles.supports),
         Variant("quantized.conv", quantized_conv.steps),

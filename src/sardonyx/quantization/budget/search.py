@@ -313,8 +313,10 @@ class _Search:
                 row.decision, row.reason = "float", f"the model is faster with it in float{slower}"
             elif row.gain_ms is None:
                 row.reason = "computed in one step with its neighbours"
-            elif row.gain_ms >= 0:
+            elif row.gain_ms > -SLOWER * self._float_ms:
                 row.reason = f"saves {row.gain_ms:.3f} ms"
+            elif row.gain_ms >= SLOWER * self._float_ms:
+                row.reason = "as fast in float"
             else:
                 row.reason = f"{-row.gain_ms:.3f} ms slower, but the model is no faster with it in float"
 

@@ -95,6 +95,8 @@ class Explorer {
     requestAnimationFrame(() => {
       this.pending = false;
       paintGraph(this.canvas, this.view, this.graph, this.state);
+      const { scale, x, y } = this.view;
+      Object.assign(this.canvas.dataset, { scale, x, y, selected: this.state.selected ?? "" });
     });
   }
 
@@ -113,6 +115,7 @@ class Explorer {
       return element("button", { type: "button", onclick: () => this.select(i, true) }, `${node.op_type} · ${node.label}`);
     });
     const count = words.length ? `${this.found.length || "Nothing"} found` : "";
+    this.results.hidden = !words.length;
     this.results.replaceChildren(element("span", { class: "muted" }, count), ...shown);
     this.draw();
   }

@@ -2,9 +2,18 @@
 
 const FIRST_SHOWN = 30;
 
+// The length of the path that all names begin with: it would fill the column of names.
+function commonPath(names) {
+  if (names.length < 2) return 0;
+  let length = names[0].lastIndexOf("/") + 1;
+  while (length && !names.every((name) => name.startsWith(names[0].slice(0, length)))) length = names[0].lastIndexOf("/", length - 2) + 1;
+  return length;
+}
+
 function layersSection(data, explorer) {
   const { layers } = data;
   const total = layers.reduce((sum, layer) => sum + layer.seconds, 0);
+  const prefix = commonPath(layers.map((layer) => layer.name));
   const hasLimits = layers.some((layer) => layer.limit_s);
   const bars = element("div", { class: "bars" });
   let [order, isAll] = ["slowest", false];
@@ -29,7 +38,7 @@ function layersSection(data, explorer) {
       type: "button", class: "bar", "data-tip": `${layer.name}\n${layer.kernel}${work}${reach}`,
       onclick: () => layer.node !== null && explorer && explorer.open(layer.node),
     },
-      element("span", { class: "name" }, layer.name),
+      element("span", { class: "name" }, layer.name.slice(prefix)),
       element("span", { class: "track" },
         element("span", { class: "fill", style: `width: ${(100 * layer.seconds) / longest}%; background: var(--${layer.family})` }),
         layer.limit_s ? element("span", { class: "limit", style: `left: ${(100 * layer.limit_s) / longest}%` }) : null),

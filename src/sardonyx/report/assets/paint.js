@@ -11,15 +11,17 @@ function boxWidth(node) {
   return boxWidths.get(node);
 }
 
-function clipped(context, text, width) {
+// As much of a text as fits; of a path its end.
+function clipped(context, text, width, isPath) {
   if (context.measureText(text).width <= width) return text;
+  const part = (length) => (isPath ? `…${text.slice(text.length - length)}` : `${text.slice(0, length)}…`);
   let [low, high] = [0, Math.min(text.length, 60)];
   while (low < high) {
     const middle = (low + high + 1) >> 1;
-    if (context.measureText(`${text.slice(0, middle)}…`).width <= width) low = middle;
+    if (context.measureText(part(middle)).width <= width) low = middle;
     else high = middle - 1;
   }
-  return `${text.slice(0, low)}…`;
+  return part(low);
 }
 
 function paintGraph(canvas, view, graph, state) {
@@ -116,7 +118,7 @@ function paintNodes(context, view, graph, state, seen, colors) {
       context.fillText(clipped(context, node.op_type.split(".").pop(), wide - 22), left + 13, y - 8);
       context.fillStyle = colors.muted;
       context.font = "11px system-ui, sans-serif";
-      context.fillText(clipped(context, node.label, wide - 22), left + 13, y + 9);
+      context.fillText(clipped(context, node.label, wide - 22, node.label.includes("/")), left + 13, y + 9);
     }
     context.globalAlpha = 1;
   });

@@ -10,13 +10,15 @@ function rooflineFigure(data, explorer) {
   const intensities = [...dots.map((d) => at(d)[0]), ridge];
   const rates = [...dots.map((d) => at(d)[1]), machine.flops_per_s];
   const decade = (value, round) => 10 ** round(Math.log10(value));
-  const [left, right] = [decade(Math.min(...intensities), Math.floor), decade(Math.max(...intensities), Math.ceil)];
-  const [bottom, top] = [decade(Math.max(Math.min(...rates), machine.flops_per_s / 1e5), Math.floor), decade(Math.max(...rates), Math.ceil)];
+  const left = decade(Math.min(...intensities), Math.floor);
+  const right = Math.max(10 * left, decade(Math.max(...intensities), Math.ceil));
+  const bottom = decade(Math.max(Math.min(...rates), machine.flops_per_s / 1e5), Math.floor);
+  const top = Math.max(10 * bottom, decade(Math.max(...rates), Math.ceil));
   const longest = Math.max(...dots.map((d) => d.seconds));
 
   function draw(width) {
     const height = Math.max(240, Math.min(380, width * 0.5));
-    const edge = { left: 78, right: 14, top: 12, bottom: 44 };
+    const edge = { left: 92, right: 14, top: 12, bottom: 44 };
     const x = (value) => edge.left + (Math.log10(value / left) / Math.log10(right / left)) * (width - edge.left - edge.right);
     const y = (value) => height - edge.bottom
       - (Math.max(0, Math.log10(value / bottom)) / Math.log10(top / bottom)) * (height - edge.top - edge.bottom);

@@ -7,12 +7,10 @@ import platform
 from importlib import metadata
 
 import sardonyx
-from sardonyx.providers.cpu.codegen import machine_limits
+from sardonyx.providers.cpu.codegen.rates import Rates
 from sardonyx.providers.cpu.machine import isa
 from sardonyx.report.records import Machine
 
-NBYTES = 64 << 20
-"""Of the buffer whose reading is timed: larger than most last-level caches' share of a core."""
 PACKAGES = ("numpy", "onnx", "llvmlite", "onnxruntime", "openvino", "torch")
 
 
@@ -48,6 +46,6 @@ def processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def machine(threads: int) -> Machine:
-    """The rates of this machine, measured now in about half a second."""
-    return Machine(machine_limits.peak_flops(threads=threads), machine_limits.read_bandwidth(NBYTES, threads), threads)
+def machine(rates: Rates) -> Machine:
+    """The rates that the page draws as a roofline: of f32 arithmetic, and of memory that no cache holds."""
+    return Machine(rates.flops("f32"), rates.bandwidth(float("inf")), rates.threads)

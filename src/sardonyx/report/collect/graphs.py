@@ -105,10 +105,10 @@ def _group(group: Group, types: Types, seconds: float | None) -> GraphNode:
     written = [v for n in group.nodes for v in n.outputs if v.is_output or any(u not in inside for u, _ in v.uses)]
     ops = [n.op_type for n in group.nodes]
     lead = leading(ops)
-    others = [op for op in ops if op != lead]
+    named = next(n for n in group.nodes if n.op_type == lead)
     return GraphNode(
-        label=" + ".join(dict.fromkeys(others)) if others else (group.nodes[0].name or group.nodes[0].outputs[0].name),
-        op_type=lead,
+        label=named.name or named.outputs[0].name,
+        op_type=" + ".join(dict.fromkeys([lead, *ops])),
         family=family_of(lead),
         provider=group.provider,
         kernel=", ".join(dict.fromkeys(group.kernels)),

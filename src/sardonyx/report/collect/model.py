@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sardonyx.inspection.text import amount, duration
 from sardonyx.ir.graph import Graph, Node
 from sardonyx.model.load import load
+from sardonyx.providers.cpu.codegen.rates import rates
 from sardonyx.records import Record
 from sardonyx.report.collect.environment import environment, machine
-from sardonyx.report.collect.families import family_of
-from sardonyx.report.collect.findings import findings
 from sardonyx.report.collect.graphs import file_graph, kernel_graph, optimized_graph
 from sardonyx.report.collect.groups import Group, groups_of
+from sardonyx.report.collect.layers import layers_of
 from sardonyx.report.collect.memory import memory_maps
 from sardonyx.report.collect.run import Observed, array_type, feeds_for, observe, open_session, written_types
-from sardonyx.report.records import DrawnGraph, Finding, Layer, Machine, MemoryMap
+from sardonyx.report.records import DrawnGraph, Layer, Machine, MemoryMap
 
 if TYPE_CHECKING:
     from sardonyx.session.options import SessionOptions
@@ -30,6 +31,9 @@ class Collected(Record):
     """What is known of a model without benchmarks."""
 
     name: str
+    source: Any
+    """What sessions open."""
+    feeds: Mapping[str, Any]
     summary: tuple[tuple[str, str], ...]
     environment: tuple[tuple[str, str], ...]
     graphs: tuple[DrawnGraph, ...]
@@ -37,7 +41,6 @@ class Collected(Record):
     run_s: float
     machine: Machine
     memory: tuple[MemoryMap, ...]
-    findings: tuple[Finding, ...]
     rewrites: tuple[tuple[str, int], ...]
     declined: tuple[tuple[str, str, str], ...]
 
@@ -58,7 +61,10 @@ def collect(
     graph, explanation = engine.model.graph, session.explain()
     groups = groups_of(graph, engine.parts.compiled)
     types = {**written_types(written.graph), **written_types(graph), **seen.types}
-    seconds = _seconds(groups, seen)
+    threads = max((getattr(e, "_threads", 1) for _, e in engine.parts.compiled), default=1)
+    speed = rates(threads)
+    layers = layers_of(groups, seen.work, speed, session.get_session_options().precision)
+    seconds = {layer.node: layer.seconds for layer in layers if layer.node is not None}
     number = {node: i for i, group in enumerate(groups) for node in group.nodes}
     placed = {node: (p.provider, p.reason) for node, p in explanation.by_node(graph)}
     graphs = (
@@ -66,33 +72,23 @@ def collect(
         optimized_graph(graph, types, number, placed),
         kernel_graph(groups, types, seconds),
     )
-    layers = tuple(_layer(i, group, seconds[i]) for i, group in enumerate(groups) if i in seconds)
-    threads = max((getattr(e, "_threads", 1) for _, e in engine.parts.compiled), default=1)
     memory = tuple(memory_maps(engine.parts.compiled))
     name = os.path.basename(os.fsdecode(model)) if isinstance(model, str | os.PathLike) else written.graph.name
     report = explanation.report
     return Collected(
         name=name or "model",
+        source=source,
+        feeds=fed,
         summary=tuple(_summary(written.graph, graph, groups, seen, fed, memory)),
         environment=tuple(environment(threads)),
         graphs=graphs,
-        layers=layers,
+        layers=tuple(layers),
         run_s=seen.run_s,
-        machine=machine(threads),
+        machine=machine(speed),
         memory=memory,
-        findings=tuple(findings(explanation, layers)),
         rewrites=tuple(sorted(report.count().items(), key=lambda item: -item[1])),
         declined=tuple((d.name, d.node, d.reason) for d in report.declined[:MOST_DECLINED]),
     )
-
-
-def _seconds(groups: Sequence[Group], seen: Observed) -> dict[int, float]:
-    found = {}
-    for i, group in enumerate(groups):
-        times = [seen.node_s[node] for node in group.nodes if node in seen.node_s]
-        if times:
-            found[i] = sum(times)
-    return found
 
 
 def _links(graph: Graph, number: Mapping[Node, int]) -> Any:
@@ -106,19 +102,6 @@ def _links(graph: Graph, number: Mapping[Node, int]) -> Any:
         return list(by_origin.get(node.name or next((v.name for v in node.outputs), ""), ()))
 
     return links
-
-
-def _layer(number: int, group: Group, seconds: float) -> Layer:
-    first = group.nodes[0]
-    names = dict.fromkeys(n.op_type for n in group.nodes)
-    lead = min(names, key=lambda op: list(names).index(op))
-    return Layer(
-        name=first.name or first.outputs[0].name,
-        kernel=", ".join(dict.fromkeys(group.kernels)),
-        family=family_of(lead),
-        seconds=seconds,
-        node=number,
-    )
 
 
 def _summary(
@@ -136,28 +119,13 @@ def _summary(
     found = [
         ("time of a run", duration(seen.run_s)),
         ("nodes", f"{len(written)} in the file, {len(graph)} optimized, {kernels} fused groups"),
-        ("parameters", f"{parameters:,} ({size(nbytes)})"),
+        ("parameters", f"{parameters:,} ({amount(nbytes)})"),
         ("inputs", "; ".join(f"{name}: {_described(value)}" for name, value in feeds.items())),
     ]
     if memory:
-        found.append(("arena", ", ".join(size(m.arena_nbytes) for m in memory)))
+        found.append(("arena", ", ".join(amount(m.arena_nbytes) for m in memory)))
     return found
 
 
 def _described(value: Any) -> str:
     return array_type(value) if isinstance(value, np.ndarray) else type(value).__name__
-
-
-def duration(seconds: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= scale or unit == "µs":
-            return f"{seconds / scale:.3g} {unit}"
-    return ""
-
-
-def size(nbytes: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if nbytes < 1024:
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:.3g} GiB"

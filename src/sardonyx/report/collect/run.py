@@ -1,9 +1,10 @@
-"""Runs of a session under observation: how long each fused group takes, and the shapes that values have."""
+"""Runs of a session under observation: what each kernel takes, and the shapes that values have."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 
 from sardonyx import dtypes
 from sardonyx.errors import InvalidArgument, SardonyxError
+from sardonyx.interpret.context import RunContext
+from sardonyx.interpret.profile import PartRun
 from sardonyx.ir.graph import Graph, Node
 from sardonyx.optimize.feeds import candidates, complete
 from sardonyx.records import Record
@@ -22,13 +25,25 @@ WARM_S, WATCHED_S = 1.0, 2.0
 MOST_RUNS = 30
 
 
+class Work(Record):
+    """What one kernel, or one node on the reference provider, did in a run."""
+
+    nodes: tuple[Node, ...]
+    kernel: str
+    seconds: float
+    """What it adds to the time of the run."""
+    flops: int = 0
+    nbytes: int = 0
+    arithmetic: str = "f32"
+
+
 class Observed(Record):
     """What observed runs of a session told."""
 
     run_s: float
     """The median time of runs that were not observed."""
-    node_s: dict[Node, float]
-    """The median time of each node that steps are named after."""
+    work: tuple[Work, ...]
+    """With median times."""
     types: dict[str, str]
     """The types of values, with the sizes that they had."""
 
@@ -57,33 +72,81 @@ def feeds_for(session: InferenceSession, given: Mapping[str, Any] | None) -> dic
 
 def observe(session: InferenceSession, feeds: Mapping[str, Any]) -> Observed:
     """Warm up, time some runs, then watch as many."""
-    from sardonyx.interpret.context import RunContext
-
     native, names = session._sess, [o.name for o in session.get_outputs()]
     _repeat(lambda: session.run(names, feeds), WARM_S)
     times = _repeat(lambda: session.run(names, feeds), WARM_S)
-    prepared = native.prepare(feeds)
-    runs: list[dict[Node, float]] = []
-    types: dict[str, str] = {}
+    prepared, watches = native.prepare(feeds), list[Watch]()
 
     def watched() -> None:
-        seconds: dict[Node, float] = {}
-
-        def record(node: Node, start_ns: int, end_ns: int, inputs: Any, outputs: Any) -> None:
-            seconds[node] = seconds.get(node, 0.0) + (end_ns - start_ns) / 1e9
-            for value, array in (*zip(node.inputs, inputs), *zip(node.outputs, outputs)):  # noqa: B905 bodies differ
-                if value is not None and isinstance(array, np.ndarray):
-                    types.setdefault(value.name, array_type(array))
-
-        native.engine.run(prepared, names, RunContext(record=record))
-        runs.append(seconds)
+        watch = Watch()
+        context = RunContext(record=watch.node)
+        context.record_part = watch.part
+        native.engine.run(prepared, names, context)
+        watches.append(watch)
 
     _repeat(watched, WATCHED_S)
-    nodes = dict.fromkeys(node for run in runs for node in run)
-    return Observed(median(times), {n: median([run.get(n, 0.0) for run in runs]) for n in nodes}, types)
+    last = watches[-1]
+    alike = [watch.work for watch in watches if len(watch.work) == len(last.work)]
+    work = [replace(same[0], seconds=median([w.seconds for w in same])) for same in zip(*alike, strict=True)]
+    return Observed(median(times), tuple(work), last.types)
 
 
-def _repeat(call: Any, seconds: float) -> list[float]:
+class Watch:
+    """One observed run."""
+
+    def __init__(self) -> None:
+        self.work: list[Work] = []
+        self.types: dict[str, str] = {}
+
+    def node(self, node: Node, start_ns: int, end_ns: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        self.work.append(Work((node,), "numpy", (end_ns - start_ns) / 1e9))
+        self._learn(node, inputs, outputs)
+
+    def part(self, run: PartRun) -> None:
+        for (facts, _), seconds in zip(run.steps(), _wall_seconds(run), strict=True):
+            self.work.append(Work(facts.nodes, facts.kernel, seconds, facts.flops, facts.nbytes, facts.arithmetic))
+            if facts.node is not None:
+                self._learn(facts.node, facts.inputs, facts.outputs)
+
+    def _learn(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """The sizes that a node's values had."""
+        for values, arrays in ((node.inputs, inputs), (node.outputs, outputs)):
+            for value, array in zip(values, arrays, strict=False):
+                if value is not None and isinstance(array, np.ndarray):
+                    self.types.setdefault(value.name, array_type(array))
+
+
+def _wall_seconds(run: PartRun) -> list[float]:
+    """What each step adds to the time of the run: waiting counts, and steps that overlap, because no barrier is between
+    them, share their time as their threads were busy."""
+    steps = run.steps()
+    busy = [sum(t.busy_ns for t in step.times) for step in steps]
+    if run.has_loops:
+        return [max((t.busy_ns for t in step.times), default=0) / 1e9 for step in steps]
+    found = [0.0] * len(steps)
+    overlapping: list[int] = []
+    begun = ended = 0
+
+    def share() -> None:
+        total = sum(busy[i] for i in overlapping) or 1
+        for i in overlapping:
+            found[i] = (ended - begun) * busy[i] / total / 1e9
+
+    for i, step in enumerate(steps):
+        spans = [(t.start_ns, t.start_ns + t.busy_ns) for t in step.times if t.start_ns]
+        if not spans:
+            continue
+        start, end = min(s for s, _ in spans), max(e for _, e in spans)
+        if start >= ended:
+            share()
+            overlapping, begun = [], ended or start
+        overlapping.append(i)
+        ended = max(ended, end)
+    share()
+    return found
+
+
+def _repeat(call: Callable[[], object], seconds: float) -> list[float]:
     times: list[float] = []
     begun = time.perf_counter()
     while len(times) < 2 or (len(times) < MOST_RUNS and time.perf_counter() - begun < seconds):

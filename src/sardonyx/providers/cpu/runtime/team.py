@@ -43,27 +43,32 @@ class Limit(Record):
 def limit() -> Limit:
     """What the CPU mask and the cgroup's quota leave of the machine."""
     mask = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _quota()
-    if quota is not None and quota < mask:
-        return Limit(max(1, quota), f"the cgroup's quota is {quota} of {mask} CPUs")
+    cpus = quota()
+    whole = None if cpus is None else math.ceil(cpus)
+    if whole is not None and whole < mask:
+        return Limit(max(1, whole), f"the cgroup's quota is {whole} of {mask} CPUs")
     total = os.cpu_count() or mask
     return Limit(
         mask, f"the process may use {mask} of {total} CPUs" if mask < total else f"the machine has {mask} CPUs"
     )
 
 
-def _quota() -> int | None:
-    """Whole CPUs of the cgroup's quota, rounded up; None where there is none."""
+CGROUP = "/sys/fs/cgroup"
+"""The folder of this process's control group."""
+
+
+def quota(cgroup: str | None = None) -> float | None:
+    """CPUs of the cgroup's quota; None where there is none."""
+    cgroup = CGROUP if cgroup is None else cgroup
     try:
-        limit, period = _text("/sys/fs/cgroup/cpu.max").split()
-        return None if limit == "max" else math.ceil(int(limit) / int(period))
-    except (OSError, ValueError):
+        limit, period = _text(f"{cgroup}/cpu.max").split()
+        return None if limit == "max" else int(limit) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
         pass
     try:
-        folder = "/sys/fs/cgroup/cpu"
-        quota = int(_text(f"{folder}/cpu.cfs_quota_us"))
-        return None if quota <= 0 else math.ceil(quota / int(_text(f"{folder}/cpu.cfs_period_us")))
-    except (OSError, ValueError):
+        limited = int(_text(f"{cgroup}/cpu/cpu.cfs_quota_us"))
+        return None if limited <= 0 else limited / int(_text(f"{cgroup}/cpu/cpu.cfs_period_us"))
+    except (OSError, ValueError, ZeroDivisionError):
         return None
 
 

@@ -288,7 +288,7 @@ class OutputTile(Record):
         w, k, pixels = self.window, self.window.k, range(self.window.config.pixels)
         plane, y, x = place
         seen = _InputTile(w, self.image, place)
-        finish = _TileEpilogue(k, w.epilogue, w.args, w.config, [image, plane, y])
+        finish = TileEpilogue(k, w.epilogue, w.args, w.config, [image, plane, y])
         counted = [w.counts((plane, y, x + p)) for p in pixels]
         for t in self._vectors():
             totals = [k.var(k.const(w.neutral, w.config.dtype, w.lanes)) for _ in pixels]
@@ -376,7 +376,7 @@ class _InputTile:
                     total.set(window.add(total.get(), seen, weight))
 
 
-class _TileEpilogue(BoundEpilogue):
+class TileEpilogue(BoundEpilogue):
     """The epilogue of a micro-tile. Operands that all its pixels share stay in registers."""
 
     def __init__(

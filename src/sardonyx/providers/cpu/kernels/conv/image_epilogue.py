@@ -86,12 +86,12 @@ class PackedPixels(Record):
         return decode_terms(pixel.k, self._at(pixel, t), self.term, self.terms, t.lanes)
 
     def store(self, pixel: Buf, room: Val, t: Tile, value: Val) -> Buf:
-        """Store ``value``, in terms or as bytes, as the channels ``t`` of a pixel: 32 that exist, or 16.
+        """Store ``value``, in terms or as bytes, as the channels ``t`` of a pixel: at least 32 that exist, or others.
 
         A pixel has ``room`` channels; those beyond are not stored. Returns the address of the first term.
         """
         k, at = pixel.k, self._at(pixel, t)
-        there = None if t.lanes == PANEL else k.mask(room - t.index, HALF)
+        there = None if t.lanes >= PANEL and t.mask is None else k.mask(room - t.index, t.lanes)
         if self.dtype in BYTES:
             at.store(0, value, there)
             return at

@@ -151,8 +151,8 @@ def pack_image_int8_slices(k: Kernel, args: PackSlicesArgs[Buf, Val], *, first: 
     """
     source, y, layout, blocks = _Source(k, args.magnitudes.x, args.magnitudes.source), args.y, args.layout, args.blocks
     zero_padding(k, y, layout, source.batch)
-    fourth_layout = _of_fourth_slices(layout)
-    zero_padding(k, y.at(args.more), fourth_layout, source.batch)
+    with k.when(_has_fourth(k, source, args.magnitudes)):  # memory that nobody writes to takes no pages
+        zero_padding(k, y.at(args.more), _of_fourth_slices(layout), source.batch)
     known, top, has_fourth, is_short = k.var(-1), k.var(k.zeros(u32)), k.var(0), k.var(0)
     segments = ceil_div(source.width, SEGMENT)
     with k.share(source.batch * source.lines * segments * blocks) as at:
@@ -163,7 +163,7 @@ def pack_image_int8_slices(k: Kernel, args: PackSlicesArgs[Buf, Val], *, first: 
             known.set(image)
             size, ratio, is_dark = _known(k, source, image, args.magnitudes)
             top.set(size)
-            has_fourth.set(k.cast((ratio > FOURTH_RATIO) | is_dark, i64))
+            has_fourth.set(k.cast(_needs_fourth(ratio, is_dark), i64))
             is_short.set(k.cast(has_no_scale(size) | ~(ratio <= MAX_RATIO), i64))
         scale = Scale(k, top.get(), first)
         with k.when((line + left + block).eq(0)):
@@ -183,6 +183,19 @@ def pack_image_int8_slices(k: Kernel, args: PackSlicesArgs[Buf, Val], *, first: 
                 segment.put(has_fourth=True)
             with none:
                 segment.put(has_fourth=False)
+
+
+def _has_fourth(k: Kernel, source: _Source, given: MagnitudeArgs[Buf, Val]) -> Val:
+    """Whether some image has fourth slices."""
+    found = k.var(0)
+    with k.loop(0, source.batch) as image:
+        _, ratio, is_dark = _known(k, source, image, given)
+        found.set(found.get() | k.cast(_needs_fourth(ratio, is_dark), i64))
+    return found.get().ne(0)
+
+
+def _needs_fourth(ratio: Val, is_dark: Val) -> Val:
+    return (ratio > FOURTH_RATIO) | is_dark
 
 
 def _of_fourth_slices(layout: PackedImageArgs[Buf, Val]) -> PackedImageArgs[Buf, Val]:

@@ -25,7 +25,7 @@ EXPENSIVE = frozenset((
 """Operations that cost more than storing a result to L1 and loading it again."""
 
 
-_INSTRUCTIONS = {"quantize": 9, "dequantize": 3}
+_INSTRUCTIONS = {"quantize": 9, "dequantize": 3, "saturate": 3}
 
 
 def is_expensive(program: Program) -> bool:

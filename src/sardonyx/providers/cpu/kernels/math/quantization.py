@@ -8,6 +8,9 @@ the remainder leaves the range of normal numbers. Scales that differ from elemen
 **Rounding.** x is clamped so that the result lies within the integer type. Adding 1.5 * 2^23 then rounds to an integer,
 ties to even, which is in the low bits.
 
+**Saturation.** Numbers that are in units of the scale already, and fit i32, are rounded by one conversion; packing
+instructions saturate (``saturating_packs``).
+
 **Numbers in registers.** What a kernel dequantizes right after it has quantized it is not narrowed in between.
 """
 
@@ -17,6 +20,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from sardonyx.dtypes import DType
+from sardonyx.providers.cpu.kernels.math import saturating_packs
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Val, f32, i32, register_dtype
 from sardonyx.records import Record
@@ -59,6 +63,23 @@ def quantize(k: Kernel, operands: Sequence[Value], to: DType) -> Val:
     found = k.cast(whole, register_dtype(to))
     k.quantized[_key(k, found)] = Rounded(rounded - ROUNDER, zero if isinstance(zero, Val) else None)
     return found
+
+
+def saturate(k: Kernel, operands: Sequence[Value], to: DType) -> Val:
+    """round(x) + zero, saturated to a type of 8 bits, for an x below 2^30."""
+    x, zero = operands
+    assert isinstance(x, Val)
+    point = zero if isinstance(zero, Val) else None
+    x = k.cast(x, f32)
+    if saturating_packs.supports(k, to) and x.lanes in (k.lanes, 2 * k.lanes, 4 * k.lanes):
+        return saturating_packs.saturated(k, x, point, to)
+    lowest, highest = limits(to)
+    offset = None if point is None else k.cast(point, f32)
+    least, most = (lowest, highest) if offset is None else (lowest - offset, highest - offset)
+    whole = k.bitcast(_clamped(k, x, least, most) + ROUNDER, i32)
+    if point is not None:
+        whole = whole + k.value(k.cast(point, i32), i32, whole.lanes)
+    return k.cast(whole, register_dtype(to))
 
 
 def dequantize(k: Kernel, operands: Sequence[Value], to: DType) -> Val:

@@ -45,6 +45,7 @@ def supported(program: Program, dtypes: Sequence[DType]) -> str | None:
 
 _QUANTIZATION = {
     "quantize": quantization.quantize, "dequantize": quantization.dequantize, "lookup": byte_lookup.lookup,
+    "saturate": quantization.saturate,
 }  # fmt: skip
 _MOVES = frozenset(("arg", "cast", "copy", "where"))
 

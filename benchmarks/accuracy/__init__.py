@@ -1,0 +1,1 @@
+"""How accurate are quantized models? Trained nets, quantized by Sardonyx and by onnxruntime on the same data."""

@@ -1,0 +1,60 @@
+"""Runs the commands that the pages of this folder show, and writes what they print into the pages.
+
+    python docs/commands/renew.py [PAGE...]
+
+A block begins with ```console. A line of it that begins with ``$ sardonyx`` is a command, and what it prints replaces
+the lines up to the next one. Commands run in a folder with the demo's model and data, 80 columns wide. Other lines with
+``$`` are left alone, with what follows them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^\$ (.*)$", re.MULTILINE)
+
+
+def output(command: str, folder: Path) -> str:
+    words = shlex.split(command.replace("sardonyx", f"{shlex.quote(sys.executable)} -m sardonyx", 1))
+    paths = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "COLUMNS": "80", "PYTHONPATH": paths, "XDG_CACHE_HOME": str(folder / ".cache")}
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False)
+    lines = (done.stdout + done.stderr).replace(f"{folder}/", "~/").splitlines()
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def renewed(block: str, folder: Path) -> str:
+    found = []
+    starts = [match.start() for match in COMMAND.finditer(block)]
+    for start, end in zip(starts, [*starts[1:], len(block)], strict=True):
+        line, _, old = block[start:end].partition("\n")
+        is_ours = line.startswith("$ sardonyx ")
+        found.append(f"{line}\n{output(line[2:], folder) if is_ours else old}")
+    return block[: starts[0] if starts else None] + "".join(found)
+
+
+def main() -> None:
+    pages = [Path(name).resolve() for name in sys.argv[1:]] or sorted(HERE.glob("*.md"))
+    for page in pages:
+        with tempfile.TemporaryDirectory() as made:
+            folder = Path(made)
+            for name in ("digits.onnx", "heldout.npz"):
+                shutil.copy(ROOT / "demo" / name, folder / name)
+            text = page.read_text(encoding="utf-8")
+            new = BLOCK.sub(lambda match: f"```console\n{renewed(match[1], folder)}```", text)  # noqa: B023
+        page.write_text(new, encoding="utf-8")
+        print(f"{page.name}: {'renewed' if new != text else 'as it was'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""``diagnose``: the problems of a model in its session, each with evidence and what mends it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sardonyx.profile.environment import Environment, environment
+from sardonyx.profile.facts import Facts
+from sardonyx.profile.findings import OPPORTUNITY, PROBLEM, Finding
+from sardonyx.profile.measure import generated, profiled
+from sardonyx.profile.records import Profile
+from sardonyx.profile.rules import calls, fusions, memory, numbers, placement, threads
+from sardonyx.records import Record
+
+if TYPE_CHECKING:
+    from sardonyx.session.options import SessionOptions
+
+Rule = Callable[[Facts], Iterable[Finding]]
+
+RULES: tuple[Rule, ...] = (
+    placement.nothing_compiled,
+    placement.fallback,
+    placement.missing_provider,
+    numbers.doubles,
+    numbers.denormals,
+    threads.quota,
+    threads.too_many,
+    threads.crowded,
+    fusions.limited,
+    fusions.missed,
+    memory.layouts,
+    memory.copies,
+    memory.strided_inputs,
+    memory.memory_limit,
+    calls.single_rows,
+    calls.python_between,
+    threads.waiting,
+    memory.large_outputs,
+    numbers.int8,
+)
+"""In the order of the report."""
+
+
+class Diagnosis(Record):
+    """Findings, and the profile that they are of. ``str()`` is a report for people."""
+
+    profile: Profile
+    findings: tuple[Finding, ...]
+
+    @property
+    def problems(self) -> tuple[Finding, ...]:
+        return tuple(f for f in self.findings if f.kind == PROBLEM)
+
+    @property
+    def opportunities(self) -> tuple[Finding, ...]:
+        return tuple(f for f in self.findings if f.kind == OPPORTUNITY)
+
+    def has(self, code: str) -> bool:
+        return any(f.code == code for f in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        from sardonyx.profile.text import as_json
+
+        return {"findings": [as_json(f) for f in self.findings], "profile": self.profile.to_json()}
+
+    def __str__(self) -> str:
+        told = [f"{finding.kind}: {finding}" for finding in (*self.problems, *self.opportunities)]
+        return "\n".join(told) or "no problem found"
+
+
+def diagnose(
+    model: str | os.PathLike[str] | bytes,
+    feeds: Mapping[str, Any] | None = None,
+    *,
+    options: SessionOptions | None = None,
+    providers: Sequence[str] = ("CPUExecutionProvider",),
+    profile: Profile | None = None,
+    surroundings: Environment | None = None,
+    runs: int = 20,
+    step: Callable[[str], None] = lambda what: None,
+) -> Diagnosis:
+    """What is wrong with a model's run, under these options and providers.
+
+    ``profile`` is one of a program that ran the model (``read_trace``), whose calls are judged too; by default the
+    model is profiled here, with ``feeds`` or random ones. ``surroundings`` are read from the system by default.
+    """
+    from sardonyx.session.session import InferenceSession
+
+    if profile is None:
+        given = feeds if feeds is not None else generated(model)
+        profile, session = profiled(model, given, runs=runs, options=options, providers=providers, step=step)
+    else:
+        given = feeds or {}
+        session = InferenceSession(model, options, providers=list(providers))
+    around = environment() if surroundings is None else surroundings
+    facts = Facts(profile, session, around, providers, given)
+    return Diagnosis(profile, tuple(finding for rule in RULES for finding in rule(facts)))

@@ -1,0 +1,34 @@
+"""Settings that make a model faster on this machine: tried one by one, measured, and kept where they help.
+
+    from sardonyx import tune
+    tuning = tune.tune_model("model.onnx")
+    print(tuning)                              # what was tried, before and after
+    tuning.config.save("model.json")
+
+    options = sardonyx.SessionOptions()
+    options.load_config("model.json")          # in the program that runs the model
+
+What is tried follows from the findings of ``sardonyx.profile.diagnose`` (``candidates``); ``setups`` runs a model under
+given settings, ``tuning`` compares and decides.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+_HOMES = {"tune_model": "tuning", "Trial": "records", "Tuning": "records"}
+
+__all__ = [*_HOMES]  # noqa: PLE0604
+
+if TYPE_CHECKING:
+    from sardonyx.tune.records import Trial as Trial
+    from sardonyx.tune.records import Tuning as Tuning
+    from sardonyx.tune.tuning import tune_model as tune_model
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return value

@@ -1,0 +1,61 @@
+"""quantize_static beside onnxruntime's: the same nodes, scales and integers, and models that run in both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quantization.graphs import NETWORKS
+from quantization.oracle import Both
+from sardonyx.quantization import QuantFormat, QuantType
+
+pytest.importorskip("onnxruntime", reason="onnxruntime comes with the test extra")
+QDQ, QOperator = QuantFormat.QDQ, QuantFormat.QOperator
+PAIRS = [(QuantType.QUInt8, QuantType.QInt8), (QuantType.QInt8, QuantType.QInt8), (QuantType.QUInt8, QuantType.QUInt8)]
+
+
+@pytest.mark.sliced(3)
+@pytest.mark.parametrize("activation_type, weight_type", PAIRS, ids=str)
+@pytest.mark.parametrize("per_channel", [False, True], ids=["per_tensor", "per_channel"])
+@pytest.mark.parametrize("quant_format", [QDQ, QOperator], ids=str)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_bytes(
+    name: str,
+    quant_format: QuantFormat,
+    per_channel: bool,
+    activation_type: QuantType,
+    weight_type: QuantType,
+    tmp_path: Path,
+) -> None:
+    Both(
+        NETWORKS[name](),
+        tmp_path,
+        quant_format=quant_format,
+        per_channel=per_channel,
+        activation_type=activation_type,
+        weight_type=weight_type,
+    ).check()
+
+
+@pytest.mark.parametrize(
+    "activation_type, weight_type",
+    [
+        (QuantType.QUInt16, QuantType.QInt8),
+        (QuantType.QInt16, QuantType.QInt16),
+        (QuantType.QUInt8, QuantType.QInt4),
+        (QuantType.QInt16, QuantType.QUInt4),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["convnet", "perceptron"])
+def test_wide_and_narrow_types(name: str, activation_type: QuantType, weight_type: QuantType, tmp_path: Path) -> None:
+    Both(NETWORKS[name](), tmp_path, per_channel=True, activation_type=activation_type, weight_type=weight_type).check()
+
+
+@pytest.mark.parametrize("quant_format", [QDQ, QOperator], ids=str)
+def test_reduced_range(quant_format: QuantFormat, tmp_path: Path) -> None:
+    network = NETWORKS["convnet"]()
+    Both(network, tmp_path, quant_format=quant_format, reduce_range=True, activation_type=QuantType.QUInt8).check(
+        tolerance=0.04
+    )
