@@ -3,8 +3,8 @@
     python docs/commands/renew.py [PAGE...]
 
 A block begins with ```console. A line of it that begins with ``$ sardonyx`` or ``$ cat`` is a command, and what it
-prints replaces the lines up to the next one. Commands run in a folder with the demo's model and data, and ``wide.onnx``, a
-perceptron in float64; 80 columns wide. Other lines with ``$`` are left alone, with what follows them.
+prints replaces the lines up to the next one. Commands run in a folder with the demo's model and data, and
+``wide.onnx``, a perceptron in float64; 80 columns wide. Other lines with ``$`` are left alone, with what follows them.
 """
 
 from __future__ import annotations
