@@ -14,6 +14,8 @@ MEASURE, CHANGE, UNDERSTAND, KEEP = "Run and measure", "Change a model", "Unders
 COMMANDS: dict[str, str] = {
     "run": MEASURE,
     "bench": MEASURE,
+    "profile": MEASURE,
+    "tune": MEASURE,
     "inspect": UNDERSTAND,
     "explain": UNDERSTAND,
     "compare": UNDERSTAND,
