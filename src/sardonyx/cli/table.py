@@ -16,6 +16,8 @@ COMMANDS: dict[str, str] = {
     "demo": BEGIN,
     "run": MEASURE,
     "bench": MEASURE,
+    "profile": MEASURE,
+    "tune": MEASURE,
     "inspect": UNDERSTAND,
     "explain": UNDERSTAND,
     "compare": UNDERSTAND,
