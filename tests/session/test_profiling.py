@@ -231,3 +231,12 @@ def test_programs_for_onnxruntime_read_it(tmp_path: Path) -> None:
     found = analyze_profile(session.end_profiling())
     assert {"Conv", "Softmax"} <= set(found) and all(v["total_us"] > 0 for v in found.values())
     assert {v["count"] % 10 for v in found.values()} == {0}
+
+
+def test_a_session_that_cannot_be_made_leaves_no_trace(tmp_path: Path) -> None:
+    options = ort.SessionOptions()
+    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "trace")
+    with pytest.raises(ort.errors.SardonyxError):
+        ort.InferenceSession(b"no model", options)
+    gc.collect()
+    assert not list(tmp_path.iterdir())

@@ -72,5 +72,14 @@ def seconds_text(seconds: float) -> str:
     return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
 
 
+def nbytes_text(nbytes: float) -> str:
+    """Three digits: 1.50 MiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1000 or unit == "GiB":
+            break
+        nbytes /= 1024
+    return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.{2 if nbytes < 10 else 1 if nbytes < 100 else 0}f} {unit}"
+
+
 def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
