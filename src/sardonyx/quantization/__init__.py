@@ -43,6 +43,10 @@ _HOMES: dict[str, str] = {
         ),
         "matmul_nbits_quantizer",
     ),
+    **dict.fromkeys(
+        ("auto_convert_mixed_precision", "auto_convert_mixed_precision_model_path", "mixed_precision"),
+        "auto_mixed_precision",
+    ),
     "correct_biases": "bias_correction",
     "debug": "diagnosis.debug",
     "equalize_layers": "equalize",
@@ -53,6 +57,11 @@ _HOMES: dict[str, str] = {
 __all__ = ["quantize", *_HOMES]  # noqa: PLE0604
 
 if TYPE_CHECKING:
+    from sardonyx.quantization.auto_mixed_precision import auto_convert_mixed_precision as auto_convert_mixed_precision
+    from sardonyx.quantization.auto_mixed_precision import (
+        auto_convert_mixed_precision_model_path as auto_convert_mixed_precision_model_path,
+    )
+    from sardonyx.quantization.auto_mixed_precision import mixed_precision as mixed_precision
     from sardonyx.quantization.bias_correction import correct_biases as correct_biases
     from sardonyx.quantization.budget.damage import SessionMetric as SessionMetric
     from sardonyx.quantization.budget.goal import Budget as Budget
