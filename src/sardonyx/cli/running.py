@@ -96,12 +96,8 @@ def application() -> typer.Typer:
             group = typer.Typer(rich_markup_mode="rich", no_args_is_help=True)
             for subname, function in module.command.items():
                 own = [line for line in module.EXAMPLES.splitlines() if line.startswith(f"{NAME} {name} {subname}")]
-                shown: dict[str, Any] = {
-                    "help": _help(function),
-                    "context_settings": SETTINGS,
-                    "epilog": _examples("\n".join(own)),
-                }
-                group.command(subname, **shown)(function)
+                epilog = _examples("\n".join(own))
+                group.command(subname, help=_help(function), context_settings=SETTINGS, epilog=epilog)(function)
             app.add_typer(group, name=name, help=_help(module), **style)
         else:
             app.command(name, help=_help(module.command), **style)(module.command)
