@@ -18,7 +18,7 @@ from sardonyx.quantization.misuse import Misuse
 from sardonyx.quantization.options import ExtraOptions
 from sardonyx.quantization.overrides import Overrides
 from sardonyx.quantization.parameters import Parameters, quantize_array
-from sardonyx.quantization.qoperator import movement, wants_product
+from sardonyx.quantization.qoperator import column_axis, movement, wants_product
 from sardonyx.quantization.registry import IntegerOpsRegistry
 from sardonyx.quantization.rewriter import Rewriter, Rule, Stored, quantized_name
 from sardonyx.quantization.settings import Settings
@@ -150,7 +150,7 @@ def matmul_integer(rewriter: Rewriter, node: Node) -> bool:
     if not wants_product(rewriter, node):
         return False
     source = rewriter.activation(node.input(0))
-    weight = rewriter.weight(node.input(1), axis=-1)
+    weight = rewriter.weight(node.input(1), axis=column_axis(node.input(1)))
     if source is None or weight is None:
         return False
     result = node.outputs[0]
@@ -253,7 +253,7 @@ def lstm(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _lstm_weight(rewriter: Rewriter, value: Value | None) -> Stored:
-    """int8, symmetric: with a scale for each direction, or for each row of each direction."""
+    """int8: with a scale for each direction, or for each row of each direction, whose zero points must be 0."""
     assert value is not None
     found = rewriter.find(value)
     if found is not None:
@@ -267,7 +267,7 @@ def _lstm_weight(rewriter: Rewriter, value: Value | None) -> Stored:
         axis=0,
         blocks=False,
         kind=QuantType.QInt8,
-        symmetric=settings.is_weight_symmetric(QuantType.QInt8),
+        symmetric=per_row or settings.is_weight_symmetric(QuantType.QInt8),
     )
     integers = quantize_array(flat, parameters).reshape(data.shape).transpose(0, 2, 1)
     shape = data.shape[:2] if per_row else data.shape[:1]
