@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sardonyx.errors import InvalidArgument
+from sardonyx.errors import Fail, InvalidArgument, NotFound
 
 if TYPE_CHECKING:
     from sardonyx.session.options import SessionOptions
@@ -105,6 +106,17 @@ def usable_providers(given: Sequence[str] | None) -> list[str]:
     if unknown := sorted({*(given or ())} - {*available}):
         raise InvalidArgument("no such provider on this machine", expected=available, got=unknown)
     return list(given or available)
+
+
+def require_writable(path: Path) -> None:
+    """Refuse a file that cannot be written, before minutes of work are lost."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise NotFound("there is no such folder to write to", got=str(folder))
+    if path.is_dir():
+        raise InvalidArgument("the file to write is a folder", got=str(path))
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise Fail("no permission to write", where=str(path))
 
 
 def session_options(threads: int = 0, precision: str = "highest", config: Path | None = None) -> SessionOptions:

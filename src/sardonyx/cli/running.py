@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from inspect import cleandoc
 from typing import Annotated, Any, TextIO
@@ -31,7 +32,7 @@ def run(argv: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal may lack the characters of tables
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _logged():
         warnings.showwarning = _show_warning
         try:
             status = typer.main.get_command(application()).main(list(argv), NAME, standalone_mode=False)
@@ -41,6 +42,23 @@ def run(argv: Sequence[str]) -> int:
     if status == INTERRUPTED:  # typer returns it for a KeyboardInterrupt
         _tell("interrupted")
     return status if isinstance(status, int) else GOOD
+
+
+class _Lines(logging.Handler):
+    """Warnings of the library, one line each."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _tell(f"warning: {record.getMessage()}")
+
+
+@contextmanager
+def _logged() -> Iterator[None]:
+    handler, logger = _Lines(logging.WARNING), logging.getLogger(NAME)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def application() -> typer.Typer:
