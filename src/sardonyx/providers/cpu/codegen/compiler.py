@@ -71,8 +71,8 @@ def _timed(seconds: list[float]) -> Iterator[None]:
 
 
 _idle: dict[tuple[str, str, int], list[Any]] = {}
-"""Target machines that no thread uses. One that has compiled a kernel knows its chip: a new one takes as long to read the
-list of features as a small kernel takes to compile."""
+"""Target machines that no thread uses. One that has compiled a kernel knows its chip: a new one takes as long to read
+the list of features as a small kernel takes to compile."""
 
 
 @contextmanager
