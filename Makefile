@@ -1,4 +1,4 @@
-# make demo    the main job on a small trained model
+# make demo    the main job on a small trained model, in less than a minute (sardonyx demo)
 # make test    lint, types, layers and the test suite; what CI runs
 # make test-all  the same with every axis in full (minutes), and the kernels' tests once more with baseline code
 # make fuzz    an hour of all fuzzers on every instruction set; findings are kept in build/fuzz
@@ -19,7 +19,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: demo test test-all fuzz check browser format clean
 
 demo: $(VENV)/core
-	$(BIN)/python demo/demo.py
+	$(BIN)/sardonyx demo build/demo
 
 test: check browser
 	$(BIN)/python -m pytest -q -n $(JOBS) --timeout 300

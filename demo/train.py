@@ -1,7 +1,7 @@
 """Trains the demo's model: a small CNN on scikit-learn's handwritten digits, with numpy alone, from a fixed seed.
 
     pip install scikit-learn onnx numpy
-    python demo/train.py            writes digits.onnx and heldout.npz next to this file, in about a minute
+    python demo/train.py            writes digits.onnx and heldout.npz, which the package ships, in about a minute
 
 One image in five is held out before training starts and is looked at once, at the end.
 """

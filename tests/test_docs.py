@@ -1,12 +1,9 @@
-"""Every Python block of the documents runs, in order, one namespace per document; so does the demo."""
+"""Every Python block of the documents runs, in order, one namespace per document."""
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,6 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-ENVIRONMENT = {**os.environ, "PYTHONIOENCODING": "utf-8"}
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
 
 
@@ -53,12 +49,3 @@ def test_files_that_documents_name_exist(name: str) -> None:
     ]
     paths = re.findall(r"`([\w/*]+/[\w*]+\.py)`", (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8"))
     assert not [path for path in paths if not any(any(place.glob(path)) for place in places)]
-
-
-def test_demo_reads_digits() -> None:
-    program = [sys.executable, ROOT / "demo" / "demo.py"]
-    done = subprocess.run(program, capture_output=True, encoding="utf-8", check=False, env=ENVIRONMENT)
-    assert done.returncode == 0, done.stderr
-    accuracy = re.search(r"^accuracy: (\d+) of (\d+)", done.stdout, re.MULTILINE)
-    assert accuracy and int(accuracy[1]) / int(accuracy[2]) > 0.98, done.stdout
-    assert "NOT those of" not in done.stdout

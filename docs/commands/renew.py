@@ -2,9 +2,9 @@
 
     python docs/commands/renew.py [PAGE...]
 
-A block begins with ```console. A line of it that begins with ``$ sardonyx`` is a command, and what it prints replaces
-the lines up to the next one. Commands run in a folder with the demo's model and data, 80 columns wide. Other lines with
-``$`` are left alone, with what follows them.
+A block begins with ```console. A line of it that begins with ``$ sardonyx`` or ``$ cat`` is a command, and what it
+prints replaces the lines up to the next one. Commands run in a folder with the demo's model and data, and
+``wide.onnx``, a perceptron in float64; 80 columns wide. Other lines with ``$`` are left alone, with what follows them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -33,12 +38,27 @@ def output(command: str, folder: Path) -> str:
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
+def write_wide(path: Path) -> None:
+    """A perceptron as numpy makes it by default, in float64."""
+    sizes = (256, 1024, 1024, 16)
+    rng = np.random.default_rng(0)
+    nodes, weights, x = [], [], "x"
+    for i, (rows, columns) in enumerate(pairwise(sizes)):
+        weights.append(numpy_helper.from_array(rng.standard_normal((rows, columns)) / np.sqrt(rows), f"w{i}"))
+        nodes.append(helper.make_node("MatMul", [x, f"w{i}"], [f"h{i}"], f"product{i}"))
+        nodes.append(helper.make_node("Tanh", [f"h{i}"], [f"y{i}"], f"tanh{i}"))
+        x = f"y{i}"
+    ends = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, ["batch", n]) for name, n in (("x", 256), (x, 16))]
+    graph = helper.make_graph(nodes, "wide", ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+
+
 def renewed(block: str, folder: Path) -> str:
     found = []
     starts = [match.start() for match in COMMAND.finditer(block)]
     for start, end in zip(starts, [*starts[1:], len(block)], strict=True):
         line, _, old = block[start:end].partition("\n")
-        is_ours = line.startswith("$ sardonyx ")
+        is_ours = line.startswith(("$ sardonyx ", "$ cat "))
         found.append(f"{line}\n{output(line[2:], folder) if is_ours else old}")
     return block[: starts[0] if starts else None] + "".join(found)
 
@@ -50,6 +70,7 @@ def main() -> None:
             folder = Path(made)
             for name in ("digits.onnx", "heldout.npz"):
                 shutil.copy(ROOT / "demo" / name, folder / name)
+            write_wide(folder / "wide.onnx")
             text = page.read_text(encoding="utf-8")
             new = BLOCK.sub(lambda match: f"```console\n{renewed(match[1], folder)}```", text)  # noqa: B023
         page.write_text(new, encoding="utf-8")

@@ -25,7 +25,7 @@ def test_kernels(found: Profile) -> None:
     assert len(found.runs) == 3 and found.seconds > 0 and 0 < found.nodes_share <= 1
     residual = next(k for k in found.kernels if "d" in k.nodes)
     assert set(residual.operators) == {"Conv", "Add", "Relu"} and residual.op_type == "Conv"
-    assert residual.flops >= 2 * 4 * 16 * 16 * 9 * 1024 and residual.weight_nbytes == 4 * 16 * 16 * 9
+    assert residual.flops >= 2 * 4 * 16 * 16 * 9 * 1024 and residual.weight_nbytes >= 4 * 16 * 16 * 9
     assert residual.nbytes >= residual.weight_nbytes and residual.bound in ("memory", "arithmetic")
     assert residual.seconds > 0 and residual.busy_s > 0 and residual.roofline_s > 0
     assert residual.roofline_share == pytest.approx(residual.roofline_s / residual.seconds)

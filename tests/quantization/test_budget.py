@@ -101,7 +101,7 @@ def test_an_outlier_layer_stays_in_float(tmp_path: Path) -> None:
     fresh = net.feeds(6, seed=9)
     assert sqnr_db(outputs(model.SerializeToString(), fresh), outputs(str(path), fresh)) > 24
     tried = {row.name: row for row in report.remedies}
-    assert set(tried) == {"equalization", "per-channel weights", "bias correction"}
+    assert set(tried) == {"equalization", "per-channel weights", "SmoothQuant", "bias correction"}
     assert not tried["per-channel weights"].applied
     assert "1 of 4 layers in float" in report.statement and "c" in str(report)
 
@@ -150,6 +150,78 @@ def test_a_model_without_anything_to_quantize(tmp_path: Path) -> None:
     net.add("Sin").add("Cos")
     report = quantized(net.model(), net.feeds(2), tmp_path / "q.onnx", 10.0)
     assert not report.met and "Nothing is quantized" in report.statement
+
+
+def with_loud_channels() -> tuple[Net, onnx.ModelProto]:
+    """Products that read a channel 400 times as large as the others, for which their weights are small."""
+    net = Net(["n", 8, 32])
+    net.matmul("first", 32, 32).add("Relu").matmul("second", 32, 32).add("Relu").matmul("third", 32, 16)
+    model = net.model()
+    for tensor in model.graph.initializer:
+        array = numpy_helper.to_array(tensor).copy()
+        if tensor.name != "third.w":
+            array[:, 5] *= 400
+        if tensor.name != "first.w":
+            array[5] /= 400
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    return net, model
+
+
+FASTER = Clock(lambda nodes: 1.0 - 0.1 * len(nodes))
+
+
+@pytest.mark.parametrize("form", [QuantFormat.QDQ, QuantFormat.QOperator])
+def test_outliers_of_activations_are_smoothed(tmp_path: Path, form: QuantFormat) -> None:
+    net, model = with_loud_channels()
+    path, options = tmp_path / "q.onnx", {**SETTINGS, "quant_format": form, "stopwatch": FASTER}
+    without = quantized(model, net.feeds(6), path, Budget(min_sqnr_db=25, remedies=(), must_be_faster=False), **options)
+    assert without.chosen is None or without.chosen.layers_in_float > 1
+    budget = Budget(min_sqnr_db=25, remedies=("SmoothQuant",), must_be_faster=False)
+    report = quantized(model, net.feeds(6), path, budget, **options)
+    assert report.met and report.chosen is not None and report.chosen.layers_in_float < 2, report
+    tried = {row.name: row for row in report.remedies}
+    assert tried["SmoothQuant"].applied and "SmoothQuant" in report.statement
+    fresh = net.feeds(6, seed=9)
+    assert sqnr_db(outputs(model.SerializeToString(), fresh), outputs(str(path), fresh)) > 24
+
+
+def test_smoothing_that_was_asked_for_is_done_once(tmp_path: Path) -> None:
+    net, model = with_loud_channels()
+    asked = {"SmoothQuant": True}
+    report = quantized(model, net.feeds(6), tmp_path / "q.onnx", 25.0, extra_options=asked, stopwatch=FASTER)
+    assert report.met and report.chosen is not None and report.chosen.layers_in_float == 0, report
+    assert [row.name for row in report.layers] == ["first", "second", "third"]
+    assert next(row for row in report.remedies if row.name == "SmoothQuant").reason == "asked for by extra_options"
+    written = onnx.load(tmp_path / "q.onnx")
+    assert [n.op_type for n in written.graph.node].count("Mul") == 1
+    table = tmp_path / "ranges.json"
+    quantize_static(model, tmp_path / "p.onnx", Readings(net.feeds(6)), calibration_cache_path=table)
+    with pytest.raises(InvalidArgument, match="SmoothQuant does not apply"):
+        quantized(
+            model, None, tmp_path / "r.onnx", Budget(min_sqnr_db=25, evaluation=net.feeds(2)),
+            extra_options=asked, calibration_cache_path=table,
+        )  # fmt: skip
+
+
+def test_an_accurate_model_that_is_faster_is_found_among_the_others(tmp_path: Path) -> None:
+    """The fewest layers in float leave a model that is slower than float; one more layer makes a faster one."""
+
+    class Fickle(Clock):
+        """A model with both b and c in float is the faster one, in races against the float model only."""
+
+        def race(self, models: dict[str, str]) -> Race:
+            found = super().race(models)
+            return Race({**found.seconds, "other": found.seconds["it"]}) if "other" in models else found
+
+    def seconds(nodes: set[str]) -> float:
+        return {frozenset("abcd"): 0.5, frozenset("ad"): 0.8}.get(frozenset(nodes), 1.0 if not nodes else 1.1)
+
+    net, path = convolutions(), tmp_path / "q.onnx"
+    clock = Fickle(seconds, {"a": (200, 100), "b": (100, 200), "c": (200, 100), "d": (200, 100)})
+    report = quantized(with_outlier(net), net.feeds(6), path, 25.0, stopwatch=clock)
+    assert report.met and in_integers(onnx.load(path)) == set("ad"), report
+    rows = {row.name: row for row in report.layers}
+    assert "faster with it in float" in rows["b"].reason and "SQNR" in rows["c"].reason
 
 
 def test_a_metric_gets_the_outputs_of_all_samples(tmp_path: Path) -> None:

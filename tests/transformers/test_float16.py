@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -12,7 +13,12 @@ from onnx import TensorProto, parser
 import sardonyx
 from sardonyx.errors import InvalidArgument
 from sardonyx.transformers import optimizer
-from sardonyx.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16, convert_np_to_float16
+from sardonyx.transformers.float16 import (
+    DEFAULT_OP_BLOCK_LIST,
+    convert_float_to_bfloat16,
+    convert_float_to_float16,
+    convert_np_to_float16,
+)
 from tests.transformers.models import encoder, feeds
 
 HALF, FLOAT = TensorProto.FLOAT16, TensorProto.FLOAT
@@ -143,6 +149,42 @@ def test_blocked_nodes_may_compute_in_bfloat16() -> None:
     half = convert_float_to_float16(model, use_bfloat16_as_blocked_nodes_dtype=True)
     assert {a.i for n in half.graph.node if n.op_type == "Cast" for a in n.attribute} == {HALF, TensorProto.BFLOAT16}
     agree(model, half, x=X)
+
+
+BFLOAT = TensorProto.BFLOAT16
+
+
+@pytest.mark.parametrize("keep", [False, True], ids=["narrow borders", "wide borders"])
+@pytest.mark.parametrize("case", CASES)
+def test_bfloat16(case: str, keep: bool) -> None:
+    model, _ = CASES[case]
+    before = model.SerializeToString()
+    narrow = convert_float_to_bfloat16(model, keep_io_types=keep)
+    assert model.SerializeToString() == before
+    onnx.checker.check_model(narrow, full_check=True)
+    types = [v.type.tensor_type.elem_type for v in (*narrow.graph.input, *narrow.graph.output)]
+    assert set(types) == {FLOAT if keep else BFLOAT}
+    session = sardonyx.InferenceSession(narrow.SerializeToString())
+    fed = {"x": X if keep else X.astype(ml_dtypes.bfloat16)}
+    for want, got in zip(run(model, x=X), session.run(None, fed), strict=True):
+        np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(want, np.float64), rtol=2e-2, atol=2e-2)
+
+
+def test_bfloat16_of_a_convolution_and_of_large_numbers() -> None:
+    weight = "<float[1,1,1,1] w = {2.0}, float[1] m = {-3.4028234663852886e38}>"
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[1,1,2,2] x) => (float[1,1,2,2] y) {weight} {{ %s }}'
+    model = parser.parse_model(text % "a = Conv(x, w) y = Max(a, m)")
+    narrow = convert_float_to_bfloat16(model)
+    assert {t.data_type for t in narrow.graph.initializer} == {BFLOAT} and "Cast" not in ops(narrow)
+    assert narrow.opset_import[0].version >= 22 and narrow.ir_version >= 10
+    held = {t.name: onnx.numpy_helper.to_array(t) for t in narrow.graph.initializer}
+    assert all(np.isfinite(a.astype(np.float32)).all() for a in held.values())
+    kept = convert_float_to_bfloat16(model, op_block_list=["Conv"])
+    assert ops(kept) == ["Cast", "Conv", "Cast", "Max"]
+    ones = np.ones((1, 1, 2, 2), ml_dtypes.bfloat16)
+    for made in (narrow, kept):
+        got = sardonyx.InferenceSession(made.SerializeToString()).run(None, {"x": ones})[0]
+        assert got.dtype == ml_dtypes.bfloat16 and (got == 2).all()
 
 
 def test_default_lists_are_onnxruntimes() -> None:

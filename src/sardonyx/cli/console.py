@@ -48,13 +48,14 @@ def plain(value: Any) -> Any:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> Table:
-    """A table without frames. A column whose name begins with ``>`` is aligned to the right."""
+    """A table without frames. A column whose name begins with ``>`` is aligned to the right; it is never wrapped, as
+    is one whose name begins with ``=``.
+    """
     made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
     for name in columns:
-        is_right = name.startswith(">")
-        made.add_column(
-            name.removeprefix(">"), justify="right" if is_right else "left", overflow="fold", no_wrap=is_right
-        )
+        kind = name[0] if name[:1] in (">", "=") else ""
+        justify: Any = "right" if kind == ">" else "left"
+        made.add_column(name.removeprefix(kind), justify=justify, overflow="fold", no_wrap=bool(kind))
     for row in rows:
         made.add_row(*map(str, row))
     return made
@@ -68,6 +69,14 @@ def facts(pairs: Mapping[str, object]) -> Table:
     for name, value in pairs.items():
         made.add_row(name, str(value))
     return made
+
+
+def shortened(text: str, most: int) -> str:
+    """Text of at most so many characters: the middle of a longer one is left out."""
+    if len(text) <= most:
+        return text
+    head = (most - 1) // 2
+    return f"{text[:head]}…{text[head + 1 - most :]}"
 
 
 def nbytes_text(nbytes: float) -> str:

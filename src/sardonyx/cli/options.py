@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sardonyx.errors import InvalidArgument
+from sardonyx.errors import Fail, InvalidArgument, NotFound
+
+if TYPE_CHECKING:
+    from sardonyx.session.options import SessionOptions
 
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="File of an ONNX model.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -44,6 +48,19 @@ InputFiles = Annotated[
 ]
 Precision = Annotated[str, typer.Option(metavar="highest|high|medium", help="Precision of matrix products.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of generated inputs.")]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Settings that sardonyx tune wrote.", show_default=False),
+]
+FromTrace = Annotated[
+    Path | None,
+    typer.Option(
+        "--from-trace",
+        metavar="FILE",
+        help="Trace of a program that ran the model with enable_profiling; its calls are judged too.",
+        show_default=False,
+    ),
+]
 
 
 def dimensions(given: Sequence[str] | None) -> dict[str, int]:
@@ -89,3 +106,28 @@ def usable_providers(given: Sequence[str] | None) -> list[str]:
     if unknown := sorted({*(given or ())} - {*available}):
         raise InvalidArgument("no such provider on this machine", expected=available, got=unknown)
     return list(given or available)
+
+
+def require_writable(path: Path) -> None:
+    """Refuse a file that cannot be written, before minutes of work are lost."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise NotFound("there is no such folder to write to", got=str(folder))
+    if path.is_dir():
+        raise InvalidArgument("the file to write is a folder", got=str(path))
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise Fail("no permission to write", where=str(path))
+
+
+def session_options(threads: int = 0, precision: str = "highest", config: Path | None = None) -> SessionOptions:
+    """Options of a session: those of a config file, and what is asked for besides its defaults."""
+    from sardonyx.session.options import SessionOptions
+
+    options = SessionOptions()
+    if config is not None:
+        options.load_config(config)
+    if threads:
+        options.intra_op_num_threads = threads
+    if config is None or precision != "highest":
+        options.precision = precision
+    return options

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from inspect import cleandoc
 from typing import Annotated, Any, TextIO
@@ -20,7 +21,7 @@ from sardonyx.cli import DEFECT, GOOD, INTERRUPTED, UNUSABLE, table
 from sardonyx.errors import REPORT, EngineError, SardonyxError
 
 NAME = "sardonyx"
-SETTINGS = {"help_option_names": ["-h", "--help"]}
+SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 _shows_tracebacks = False
 
 
@@ -31,16 +32,47 @@ def run(argv: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal may lack the characters of tables
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _logged():
         warnings.showwarning = _show_warning
         try:
-            status = typer.main.get_command(application()).main(list(argv), NAME, standalone_mode=False)
+            status = command_tree().main(list(argv), NAME, standalone_mode=False)
             sys.stdout.flush()
         except Exception as error:
             return _failed(error)
     if status == INTERRUPTED:  # typer returns it for a KeyboardInterrupt
         _tell("interrupted")
     return status if isinstance(status, int) else GOOD
+
+
+class _Lines(logging.Handler):
+    """Warnings of the library, one line each."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _tell(f"warning: {record.getMessage()}")
+
+
+@contextmanager
+def _logged() -> Iterator[None]:
+    handler, logger = _Lines(logging.WARNING), logging.getLogger(NAME)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def command_tree() -> Any:
+    """The application as commands and parameters. The help shows no type of flags, which take no value."""
+    tree: Any = typer.main.get_command(application())
+    waiting = [tree]
+    while waiting:
+        each = waiting.pop()
+        waiting += getattr(each, "commands", {}).values()
+        asked = typer.Context(each, **SETTINGS)
+        for param in (*each.params, each.get_help_option(asked)):
+            if getattr(param, "is_flag", False) and param.metavar is None:
+                param.metavar = ""
+    return tree
 
 
 def application() -> typer.Typer:
@@ -63,7 +95,9 @@ def application() -> typer.Typer:
         if isinstance(module.command, dict):
             group = typer.Typer(rich_markup_mode="rich", no_args_is_help=True)
             for subname, function in module.command.items():
-                group.command(subname, help=_help(function), context_settings=SETTINGS)(function)
+                own = [line for line in module.EXAMPLES.splitlines() if line.startswith(f"{NAME} {name} {subname}")]
+                epilog = _examples("\n".join(own))
+                group.command(subname, help=_help(function), context_settings=SETTINGS, epilog=epilog)(function)
             app.add_typer(group, name=name, help=_help(module), **style)
         else:
             app.command(name, help=_help(module.command), **style)(module.command)

@@ -9,16 +9,21 @@ so that ``sardonyx --help`` is quick.
 
 from __future__ import annotations
 
-MEASURE, CHANGE, UNDERSTAND, KEEP = "Run and measure", "Change a model", "Understand a model", "This machine"
+BEGIN, MEASURE, UNDERSTAND, CHANGE = "Begin here", "Run and measure", "Understand a model", "Change a model"
+KEEP = "This machine"
 
 COMMANDS: dict[str, str] = {
+    "demo": BEGIN,
     "run": MEASURE,
     "bench": MEASURE,
+    "profile": MEASURE,
+    "tune": MEASURE,
     "inspect": UNDERSTAND,
     "explain": UNDERSTAND,
     "compare": UNDERSTAND,
     "report": UNDERSTAND,
     "optimize": CHANGE,
+    "quantize": CHANGE,
     "info": KEEP,
     "cache": KEEP,
 }

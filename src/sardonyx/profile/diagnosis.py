@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sardonyx.errors import InvalidArgument
 from sardonyx.profile.environment import Environment, environment
 from sardonyx.profile.facts import Facts
 from sardonyx.profile.findings import OPPORTUNITY, PROBLEM, Finding
@@ -16,6 +17,7 @@ from sardonyx.records import Record
 
 if TYPE_CHECKING:
     from sardonyx.session.options import SessionOptions
+    from sardonyx.session.session import InferenceSession
 
 Rule = Callable[[Facts], Iterable[Finding]]
 
@@ -37,6 +39,7 @@ RULES: tuple[Rule, ...] = (
     calls.single_rows,
     calls.python_between,
     threads.waiting,
+    placement.maps,
     memory.large_outputs,
     numbers.int8,
 )
@@ -79,21 +82,37 @@ def diagnose(
     profile: Profile | None = None,
     surroundings: Environment | None = None,
     runs: int = 20,
+    trace: str | os.PathLike[str] | None = None,
     step: Callable[[str], None] = lambda what: None,
 ) -> Diagnosis:
     """What is wrong with a model's run, under these options and providers.
 
     ``profile`` is one of a program that ran the model (``read_trace``), whose calls are judged too; by default the
-    model is profiled here, with ``feeds`` or random ones. ``surroundings`` are read from the system by default.
+    model is profiled here, with ``feeds`` or random ones, and ``trace`` is a file that keeps its trace.
+    ``surroundings`` are read from the system by default.
     """
     from sardonyx.session.session import InferenceSession
 
     if profile is None:
         given = feeds if feeds is not None else generated(model)
-        profile, session = profiled(model, given, runs=runs, options=options, providers=providers, step=step)
+        profile, session = profiled(
+            model, given, runs=runs, options=options, providers=providers, trace=trace, step=step
+        )
     else:
         given = feeds or {}
+        step("loading the model")
         session = InferenceSession(model, options, providers=list(providers))
+        _require_same_model(profile, session)
     around = environment() if surroundings is None else surroundings
     facts = Facts(profile, session, around, providers, given)
     return Diagnosis(profile, tuple(finding for rule in RULES for finding in rule(facts)))
+
+
+def _require_same_model(profile: Profile, session: InferenceSession) -> None:
+    """A trace tells the names of inputs (onnxruntime's does not); those of another model are not this one's."""
+    declared = {each.name for each in (*session.get_inputs(), *session.get_overridable_initializers())}
+    told = {name for run in profile.runs for name in run.inputs}
+    if unknown := sorted(told - declared):
+        raise InvalidArgument(
+            "the trace is of another model", where=profile.source, expected=sorted(declared), got=unknown
+        )

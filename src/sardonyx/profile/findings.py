@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
+from sardonyx.profile.text import nbytes_text, percent, seconds_text
 from sardonyx.records import Record
 
 PROBLEM, OPPORTUNITY = "problem", "opportunity"
 Number = int | float | str
+LISTED = 4
+"""Nodes that a text names."""
 
 
 class Fix(Record):
@@ -52,16 +55,36 @@ class Finding(Record):
     """The share of a run that it takes at most, where the profile tells."""
 
     def __str__(self) -> str:
-        told = ", ".join(f"{name.replace('_', ' ')} {_shown(value)}" for name, value in self.evidence.items())
-        cost = "" if self.cost is None else f" (up to {100 * self.cost:.0f} % of a run)"
-        lines = [f"{self.title}{cost}", f"  {self.why}", f"  evidence: {told}"]
+        lines = [self.headline, f"  {self.why}", f"  evidence: {self.evidence_text}"]
         if self.nodes:
-            more = f" and {len(self.nodes) - 4} more" if len(self.nodes) > 4 else ""
-            lines.append(f"  nodes: {', '.join(self.nodes[:4])}{more}")
+            lines.append(f"  nodes: {self.nodes_text}")
         return "\n".join([*lines, f"  change: {self.fix.text}"])
 
+    @property
+    def headline(self) -> str:
+        """The title, and what a mended run could save at most."""
+        return self.title if self.cost is None else f"{self.title} (up to {percent(self.cost)} of a run)"
 
-def _shown(value: Number) -> str:
-    if isinstance(value, float):
-        return f"{value:.3g}"
-    return f"{value:,}" if isinstance(value, int) else value
+    @property
+    def evidence_text(self) -> str:
+        return ", ".join(f"{name.replace('_', ' ')} {_shown(name, value)}" for name, value in self.evidence.items())
+
+    @property
+    def nodes_text(self) -> str:
+        """The first nodes, and how many more there are."""
+        more = f" and {len(self.nodes) - LISTED} more" if len(self.nodes) > LISTED else ""
+        return ", ".join(self.nodes[:LISTED]) + more
+
+
+def _shown(name: str, value: Number) -> str:
+    """A number in the unit that its name says."""
+    words = name.split("_")
+    if isinstance(value, str):
+        return value
+    if "share" in words:
+        return percent(value)
+    if "bytes" in words:
+        return nbytes_text(value)
+    if words[-1] == "s" or "seconds" in words:
+        return seconds_text(value)
+    return f"{value:.3g}" if isinstance(value, float) else f"{value:,}"

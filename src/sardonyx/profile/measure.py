@@ -66,13 +66,16 @@ def profiled(
         asked.enable_profiling, asked.profile_file_prefix = True, os.path.join(made, "trace")
         step("loading the model")
         session = InferenceSession(model, asked, providers=list(providers))
-        step("warming up")
-        warm = _warm_up(session, feeds)
-        step(f"{runs} runs")
-        for _ in range(runs):
-            session.run(None, dict(feeds))
-        step("reading the trace")
-        path = session.end_profiling()
+        try:
+            step("warming up")
+            warm = _warm_up(session, feeds)
+            step(f"{runs} runs")
+            for _ in range(runs):
+                session.run(None, dict(feeds))
+            step("reading the trace")
+            path = session.end_profiling()
+        finally:
+            session.end_profiling()  # else the session would write its trace when the folder is gone
         events = read_events(path)
         if trace is not None:
             _keep(path, os.fspath(trace))

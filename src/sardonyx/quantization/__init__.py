@@ -9,9 +9,9 @@ function must be what the package's attribute is.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from sardonyx.lazy import attributes
 from sardonyx.quantization.quantize import quantize as quantize
 
 _HOMES: dict[str, str] = {
@@ -43,6 +43,10 @@ _HOMES: dict[str, str] = {
         ),
         "matmul_nbits_quantizer",
     ),
+    **dict.fromkeys(
+        ("auto_convert_mixed_precision", "auto_convert_mixed_precision_model_path", "mixed_precision"),
+        "auto_mixed_precision",
+    ),
     "correct_biases": "bias_correction",
     "debug": "diagnosis.debug",
     "equalize_layers": "equalize",
@@ -53,6 +57,11 @@ _HOMES: dict[str, str] = {
 __all__ = ["quantize", *_HOMES]  # noqa: PLE0604
 
 if TYPE_CHECKING:
+    from sardonyx.quantization.auto_mixed_precision import auto_convert_mixed_precision as auto_convert_mixed_precision
+    from sardonyx.quantization.auto_mixed_precision import (
+        auto_convert_mixed_precision_model_path as auto_convert_mixed_precision_model_path,
+    )
+    from sardonyx.quantization.auto_mixed_precision import mixed_precision as mixed_precision
     from sardonyx.quantization.bias_correction import correct_biases as correct_biases
     from sardonyx.quantization.budget.damage import SessionMetric as SessionMetric
     from sardonyx.quantization.budget.goal import Budget as Budget
@@ -87,15 +96,4 @@ if TYPE_CHECKING:
     from sardonyx.quantization.quantize import quantize_static as quantize_static
     from sardonyx.quantization.shape_inference import quant_pre_process as quant_pre_process
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*__all__, *globals()})
+__getattr__, __dir__ = attributes(__name__, _HOMES)

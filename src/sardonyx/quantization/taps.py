@@ -51,7 +51,7 @@ def values_by_name(model: Model) -> dict[str, Value]:
     return {v.name: v for v in values if v.name}
 
 
-def session_of(model: Model, *, level: str = "all") -> InferenceSession:
+def session_of(model: Model, *, level: str = "all", providers: Sequence[Any] | None = None) -> InferenceSession:
     """A session of a model that is in no file; its weights are not copied."""
     from sardonyx.session.enums import GraphOptimizationLevel
     from sardonyx.session.options import SessionOptions
@@ -69,7 +69,9 @@ def session_of(model: Model, *, level: str = "all") -> InferenceSession:
         GraphOptimizationLevel, f"ORT_{'ENABLE' if level == 'all' else 'DISABLE'}_ALL"
     )
     options._external_initializers.update(large)
-    return InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    options.add_session_config_entry("session.cache", "0")
+    chosen = list(providers) if providers else ["CPUExecutionProvider"]
+    return InferenceSession(proto.SerializeToString(), options, providers=chosen)
 
 
 def _add_weight(proto: Any, name: str, tensor: Tensor, large: dict[str, Tensor]) -> None:

@@ -16,11 +16,10 @@ def findings_of(diagnosis: Diagnosis) -> list[Finding]:
     """Problems first, then what could be gained."""
     found = []
     for each in (*diagnosis.problems, *diagnosis.opportunities):
-        evidence = ", ".join(f"{name.replace('_', ' ')} {_number(value)}" for name, value in each.evidence.items())
-        nodes = f" Nodes: {', '.join(each.nodes[:4])}." if each.nodes else ""
+        nodes = f" Nodes: {each.nodes_text}." if each.nodes else ""
         severity = "warning" if each.kind == "problem" else "advice"
-        cost = "" if each.cost is None else f" (up to {each.cost:.0%} of a run)"
-        found.append(Finding(severity, each.title + cost, f"{each.why} Evidence: {evidence}.{nodes}", each.fix.text))
+        evidence = f"{each.why} Evidence: {each.evidence_text}.{nodes}"
+        found.append(Finding(severity, each.headline, evidence, each.fix.text))
     return found
 
 
@@ -69,7 +68,3 @@ def _measurement(timing: Timing, engine: str, setting: str) -> Measurement:
         timing.throughput,
         timing.peak_nbytes,
     )
-
-
-def _number(value: float | str) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

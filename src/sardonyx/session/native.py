@@ -83,13 +83,14 @@ class NativeSession:
             self._take_config_from_model()
         if options.enable_profiling:
             self._trace = Trace(options.profile_file_prefix, options.precision)
-            self._close_trace = weakref.finalize(self, self._trace.close)
         asked = dict(zip(providers, provider_options, strict=True)) or dict(options._providers)
         self._choose(asked)
         self._engine = self._built(disabled_optimizers)
         self._describe()
         if not asked and callable(options._policy):
             self._ask(options._policy)
+        if self._trace is not None:  # a session that could not be made leaves no trace
+            self._close_trace = weakref.finalize(self, self._trace.close)
 
     # -- creation
 

@@ -31,8 +31,13 @@ class Trial(Record):
 
     def __str__(self) -> str:
         kept = "kept    " if self.is_kept else "left out"
-        times = f"{seconds_text(self.before_s)} -> {seconds_text(self.after_s)}"
-        return f"{kept}  {self.change}\n          {times}, {self.ratio} times as fast; {self.reason}"
+        times = f"{self.times_text}; " if self.before_s else ""
+        return f"{kept}  {self.change}\n          {times}{self.reason}"
+
+    @property
+    def times_text(self) -> str:
+        """Before and after."""
+        return f"{seconds_text(self.before_s)} -> {seconds_text(self.after_s)}, {self.ratio} times as fast"
 
 
 class Tuning(Record):

@@ -16,6 +16,7 @@ from sardonyx.profile.diagnosis import Diagnosis, diagnose
 from sardonyx.profile.environment import Environment, environment
 from sardonyx.profile.measure import generated
 from sardonyx.profile.records import Profile
+from sardonyx.session.config_file import MAX_NOTES, MAX_TEXT
 from sardonyx.session.cpu_options import PRECISIONS
 from sardonyx.session.options import SessionOptions
 from sardonyx.session.session import InferenceSession
@@ -71,7 +72,7 @@ def tune_model(
     first, last = tuner.whole()
     after = _after(before, diagnose(model, given, options=tuner.kept.applied(asked), **common), tuner.trials)
     ratio = paired_ratio(first, last)
-    config = replace(tuner.kept.config, notes=tuple(str(t)[:1000] for t in tuner.trials if t.is_kept)[:100])
+    config = replace(tuner.kept.config, notes=tuple(_note(t) for t in tuner.trials if t.is_kept)[:MAX_NOTES])
     disturbed = disturbances(usage, Usage.now(), len(cores()))
     return Tuning(tuple(tuner.trials), config, before, after, median(first), median(last), ratio, disturbed)
 
@@ -166,6 +167,11 @@ def _decision(candidate: Candidate, found: Verdict, error: float) -> tuple[bool,
     if candidate.is_kept_if_equal:
         return True, f"it is no slower, and the problem is gone{told}"
     return False, "the difference may be noise"
+
+
+def _note(trial: Trial) -> str:
+    """A line for people who open the config."""
+    return f"{trial.change}: {trial.times_text}"[:MAX_TEXT]
 
 
 def _after(before: Diagnosis, alone: Diagnosis, trials: Sequence[Trial]) -> Diagnosis:

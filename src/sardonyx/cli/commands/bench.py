@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sardonyx.cli import FAILED, GOOD
-from sardonyx.cli.console import nbytes_text, seconds_text, show, table
+from sardonyx.cli.bench_text import print_result
+from sardonyx.cli.console import show
 from sardonyx.cli.options import (
     AsJson,
     Dimensions,
@@ -22,6 +23,7 @@ from sardonyx.cli.options import (
     Threads,
     dimensions,
     numbers,
+    require_writable,
     shapes,
     words,
 )
@@ -29,10 +31,7 @@ from sardonyx.cli.progress import progress
 from sardonyx.errors import Fail, InvalidArgument
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from sardonyx.bench import Result, Sweep, Timing
-    from sardonyx.bench.history import Regression
+    from sardonyx.bench import Result
 
 COMPARED, MEASURED, KEPT = "What is compared", "How it is measured", "Earlier results"
 
@@ -145,6 +144,8 @@ def command(
     from sardonyx.bench.history import earlier_result
     from sardonyx.bench.machine import cores, why_busy
 
+    if history is not None:
+        require_writable(history)
     earlier = None if against is None else earlier_result(against, model.name)
     if require_quiet and (reasons := why_busy(threads or len(cores()))):
         raise Fail("the machine is too busy to measure", got=" ".join(reasons))
@@ -183,7 +184,7 @@ def command(
     found: dict[str, Any] = result.to_json()
     if earlier is not None:
         found["regressions"] = [str(regression) for regression in worse]
-    show(found, lambda out: _print(out, result, earlier, worse), as_json)
+    show(found, lambda out: print_result(out, result, earlier, worse), as_json)
     return FAILED if worse else GOOD
 
 
@@ -204,82 +205,3 @@ def _peers(given: Sequence[str] | None) -> list[str] | None:
     if given is None:
         return None
     return [name for name in given if name != NO_PEER]
-
-
-def _print(out: Console, result: Result, earlier: Result | None, worse: Sequence[Regression]) -> None:
-    first = result.timings[0]
-    fed = ", ".join(f"{name} {what}" for name, what in result.inputs.items())
-    out.print(f"{result.model}, {nbytes_text(result.nbytes)}: {fed}")
-    out.print(f"{result.machine['cpu']}, {_many(result.machine['cores'], 'core')}")
-    how = f"{_many(first.threads, 'thread')}, {_many(len(first.rounds), 'round')}, {_many(len(first.starts), 'start')}"
-    out.print(how)
-    for statement in result.statements:
-        out.print(statement)
-    out.print()
-    out.print(_times(result.timings, "Warm runs"))
-    out.print()
-    out.print(_starts(result.timings))
-    out.print()
-    for comparison in result.comparisons:
-        out.print(comparison.sentence)
-    for sweep in result.sweeps:
-        _print_sweep(out, sweep)
-    for name, why in {**result.absent, **result.failed}.items():
-        out.print(f"{name} takes no part: {why}")
-    left = sum(count for provider, count in first.nodes.items() if "reference" in provider)
-    if left:
-        out.print(f"{left} of {sum(first.nodes.values())} nodes run on the reference provider, which is slow.")
-    for timing in result.timings:
-        if not timing.is_warm:
-            out.print(f"{timing.name} still became faster when warming up ended; --warm gives it longer.")
-    if result.disturbances:
-        out.print("The machine was busy, so that these figures mean little: " + " ".join(result.disturbances))
-    if earlier is not None and not worse:
-        out.print(f"Nothing is worse than on {earlier.made[:10]}.")
-    for regression in worse:
-        out.print(f"WORSE than on {earlier.made[:10] if earlier else ''}: {regression}")
-
-
-def _print_sweep(out: Console, sweep: Sweep) -> None:
-    out.print()
-    out.print(_times(sweep.timings, f"By {sweep.setting}"))
-    out.print(sweep.sentence)
-
-
-def _times(timings: Sequence[Timing], title: str) -> Any:
-    """Milliseconds, or microseconds where they are few."""
-    is_short = max(timing.median_s for timing in timings) < 1e-3
-    unit, size = ("microseconds", 1e-6) if is_short else ("milliseconds", 1e-3)
-
-    def figure(seconds: float | None) -> str:
-        if seconds is None:
-            return "-"
-        value = seconds / size
-        return f"{value:.{max(0, 3 - len(str(int(value))))}f}"
-
-    rows = [
-        (
-            t.name,
-            figure(t.median_s),
-            f"{100 * max(t.high_s - t.median_s, t.median_s - t.low_s) / t.median_s:.0f} %",
-            *map(figure, (t.mean_s, t.p90_s, t.p95_s, t.p99_s)),
-            f"{t.throughput:.{0 if t.throughput >= 100 else 2}f}",
-        )
-        for t in timings
-    ]
-    return table(("", ">median", ">±", ">mean", ">p90", ">p95", ">p99", ">samples/s"), rows, f"{title}, {unit}")
-
-
-def _starts(timings: Sequence[Timing]) -> Any:
-    rows = []
-    for t in timings:
-        cold = next((start for start in t.starts if start.is_cold), t.starts[0])
-        warm = t.starts[-1]
-        figures = (cold.load_s, cold.first_s, warm.load_s, warm.first_s, warm.import_s)
-        rows.append((t.name, *map(seconds_text, figures), nbytes_text(t.peak_nbytes)))
-    columns = ("", ">load", ">first run", ">next load", ">first run", ">import", ">peak memory")
-    return table(columns, rows, "Starts: the first, with an empty cache, and the last")
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

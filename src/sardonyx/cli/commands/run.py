@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import io
 import math
-import os
 import time
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +14,7 @@ import typer
 
 from sardonyx.cli import FAILED, GOOD
 from sardonyx.cli.console import seconds_text, show, table
+from sardonyx.cli.inputs import feeds_of, sizes_were_assumed
 from sardonyx.cli.options import (
     AsJson,
     Dimensions,
@@ -26,11 +25,10 @@ from sardonyx.cli.options import (
     Seed,
     Shapes,
     Threads,
-    dimensions,
-    shapes,
+    require_writable,
 )
 from sardonyx.cli.progress import progress
-from sardonyx.errors import InvalidArgument, SardonyxError
+from sardonyx.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,10 +79,10 @@ def command(
 
     if output is not None and output.suffix not in FORMATS:
         raise InvalidArgument("outputs are saved as .npz or .npy", got=str(output))
-    if output is not None and not os.access(output.parent, os.W_OK):
-        raise InvalidArgument("outputs cannot be written there", got=str(output.parent))
-    feeds, statements = _feeds(model, inputs, dim, shape, seed)
-    with progress() as step, _hint(statements):
+    if output is not None:
+        require_writable(output)
+    feeds, statements = feeds_of(model, inputs, dim, shape, seed)
+    with progress() as step, sizes_were_assumed(statements):
         step(f"loading {model.name}")
         start = time.perf_counter()
         session = _session(model, provider, threads, precision)
@@ -126,35 +124,6 @@ def command(
 
     show(result, text, as_json)
     return FAILED if found is not None and any(each.difference for each in found) else GOOD
-
-
-def _feeds(
-    model: Path, inputs: list[str] | None, dim: list[str] | None, shape: list[str] | None, seed: int
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Inputs from files, and the others generated, with what was assumed of those."""
-    from sardonyx.bench.files import read_inputs
-    from sardonyx.bench.inputs import declared_inputs, generate_inputs
-
-    declared = declared_inputs(model)
-    given = read_inputs(declared, inputs or ())
-    if len(given) == len(declared):
-        return given, ()
-    known = {name: value.shape for name, value in given.items()} | shapes(shape)
-    made = generate_inputs(model, dimensions=dimensions(dim), shapes=known, seed=seed)
-    missing = [each.name for each in declared if each.name not in given]
-    said = f"Generated: {', '.join(missing)}, from the seed {seed}."
-    return {**made.feeds, **given}, (said, *made.statements)
-
-
-@contextmanager
-def _hint(statements: Sequence[str]) -> Iterator[None]:
-    """A model that does not run may not like the sizes that were assumed."""
-    try:
-        yield
-    except SardonyxError as error:
-        if len(statements) > 1 and error.hint is None:
-            error.hint = "sizes were assumed: name them with --dim or --shape"
-        raise
 
 
 def _session(model: Path, provider: list[str] | None, threads: int, precision: str) -> Any:

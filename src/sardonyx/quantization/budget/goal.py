@@ -9,7 +9,7 @@ from typing import Any
 from sardonyx.errors import InvalidArgument
 from sardonyx.quantization.budget.damage import Score, SessionMetric
 
-REMEDIES = ("equalization", "per-channel weights", "bias correction")
+REMEDIES = ("equalization", "per-channel weights", "bias correction", "SmoothQuant")
 
 
 @dataclass(frozen=True)

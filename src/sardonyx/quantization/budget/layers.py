@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,10 +44,12 @@ def name_nodes(model: onnx.ModelProto) -> None:
         seen.add(node.name)
 
 
-def layers_of(floats: onnx.ModelProto, quantized: onnx.ModelProto) -> list[Layer]:
-    """Layers of a float model that its quantized form (QDQ) computes with quantized operands, in order."""
+def layers_of(floats: onnx.ModelProto, quantized: onnx.ModelProto, never: Collection[str] = frozenset()) -> list[Layer]:
+    """Layers of a float model that its quantized form (QDQ) computes with quantized operands, in order; nodes of
+    ``never`` stay in float between quantized ones.
+    """
     edges, float_edges = Edges(quantized.graph), Edges(floats.graph)
-    in_integers = {node.name for node in quantized.graph.node if _is_quantized(edges, node)}
+    in_integers = {n.name for n in quantized.graph.node if n.name not in never and _is_quantized(edges, n)}
     names = {node.name for node in quantized.graph.node}
     first_of: dict[str, str] = {}
     members: dict[str, list[onnx.NodeProto]] = defaultdict(list)

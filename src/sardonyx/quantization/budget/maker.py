@@ -13,6 +13,8 @@ from sardonyx.quantization.edges import read_proto, write_proto
 if TYPE_CHECKING:
     import onnx
 
+    from sardonyx.quantization.smooth import Smoothed
+
 FILES = 16
 """Quantized models that lie in the folder at a time."""
 
@@ -30,6 +32,8 @@ class Source:
     settings: Mapping[str, Any]
     remedies: tuple[str, ...] = ()
     corrects_biases: bool = False
+    real_nodes: tuple[str, ...] = ()
+    """Nodes that a remedy added and that are never quantized."""
 
 
 class Maker:
@@ -79,13 +83,40 @@ class Maker:
             None if known or self._samples is None else Reader(self._samples),
             quant_format=quant_format,
             nodes_to_quantize=chosen,
-            nodes_to_exclude=[*self._never, *never],
+            nodes_to_exclude=[*self._never, *source.real_nodes, *never],
             calibration_cache_path=str(source.ranges),
             **source.settings,
         )
         if source.corrects_biases and not plain:
             self._correct(source, path)
         return path
+
+    def smoothed(self, source: Source) -> tuple[onnx.ModelProto, list[Smoothed]]:
+        """The source's model with SmoothQuant, and what that did."""
+        from sardonyx.model.save import model_to_proto
+        from sardonyx.quantization.options import ExtraOptions
+        from sardonyx.quantization.smooth import smooth
+        from sardonyx.quantization.source import lift_constants, read_model
+        from sardonyx.quantization.static import static_settings
+
+        assert self._samples is not None
+        model, options = read_model(str(source.path)), ExtraOptions.of(source.settings.get("extra_options"))
+        settings = static_settings(
+            model,
+            op_types=source.settings.get("op_types_to_quantize"),
+            nodes_to_quantize=self._only,
+            nodes_to_exclude=self._never,
+        )
+        lift_constants(model.graph)
+        done = smooth(
+            model,
+            settings,
+            Reader(self._samples),
+            alpha=options.smooth_quant_alpha,
+            folding=options.smooth_quant_folding,
+            providers=source.settings.get("calibration_providers"),
+        )
+        return model_to_proto(model), done
 
     def _correct(self, source: Source, path: Path) -> None:
         from sardonyx.quantization.bias_correction import correct_biases

@@ -9,6 +9,7 @@ from typing import Any
 from sardonyx.quantization.budget.maker import Maker, Source
 from sardonyx.quantization.kinds import QuantFormat
 
+SMOOTHING = "SmoothQuant"
 Applied = Source | str
 """A source with the remedy, or why it does not apply."""
 
@@ -29,6 +30,19 @@ def _per_channel(source: Source, maker: Maker) -> Applied:
     return replace(source, settings=settings, remedies=(*source.remedies, "per-channel weights"))
 
 
+def smoothing(source: Source, maker: Maker) -> Applied:
+    from sardonyx.quantization.smooth import muls_of
+
+    if not maker.has_samples:
+        return "there are no calibration data, only their ranges"
+    model, done = maker.smoothed(source)
+    if not done:
+        return "no product with a constant weight is quantized"
+    made = _changed(source, maker, SMOOTHING, model)
+    assert isinstance(made, Source)
+    return replace(made, real_nodes=(*source.real_nodes, *muls_of(done)))
+
+
 def _bias_correction(source: Source, maker: Maker) -> Applied:
     if maker.format_name != QuantFormat.QDQ.name:
         return "it changes models in the QDQ format"
@@ -41,6 +55,7 @@ REMEDIES: dict[str, Callable[[Source, Maker], Applied]] = {
     "equalization": _equalization,
     "per-channel weights": _per_channel,
     "bias correction": _bias_correction,
+    SMOOTHING: smoothing,
 }
 """By the names of ``goal.REMEDIES``, in the order in which they are tried."""
 
@@ -55,4 +70,5 @@ def _changed(source: Source, maker: Maker, remedy: str, model: Any) -> Applied:
         settings=source.settings,
         remedies=(*source.remedies, remedy),
         corrects_biases=source.corrects_biases,
+        real_nodes=source.real_nodes,
     )

@@ -21,7 +21,7 @@ Feeds = dict[str, Any]
 class Samples:
     """What a reader gave, to be read again any number of times."""
 
-    def __init__(self, source: Any, folder: Path, what: str) -> None:
+    def __init__(self, source: Any, folder: Path, what: str, held_nbytes: float = MAX_NBYTES) -> None:
         self._held: list[Feeds | tuple[Path, list[str]]] = []
         nbytes = 0
         for feeds in feeds_of(source):
@@ -34,7 +34,7 @@ class Samples:
             arrays = {str(name): np.asarray(value) for name, value in feeds.items()}
             _check(arrays, what, len(self._held))
             nbytes += sum(a.nbytes for a in arrays.values())
-            if nbytes <= MAX_NBYTES or any(a.dtype.hasobject for a in arrays.values()):
+            if nbytes <= held_nbytes or any(a.dtype.hasobject for a in arrays.values()):
                 self._held.append(arrays)
                 continue
             path = folder / f"{what}-{len(self._held)}.npz"

@@ -4,8 +4,9 @@
 2. remedies, one on top of the other, each kept if it makes the model more accurate
 3. each layer quantized alone, for its damage; profiles of the float and the quantized model, for its gain
 4. the fewest of the most damaging layers in float with which the budget is met, by bisection
-5. single layers of those back in integers, where the budget allows it
+5. single layers of those back in integers, where the budget allows it; all again with SmoothQuant, if there are several
 6. layers that lose time in float, where a race confirms it
+7. a last race against the float model; where it is lost, other accurate models that have won one get another
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,11 @@ from sardonyx.quantization.budget.goal import Budget
 from sardonyx.quantization.budget.latency import Stopwatch
 from sardonyx.quantization.budget.layers import Layer, LayerTimes, grouped, layers_of, name_nodes
 from sardonyx.quantization.budget.maker import Maker, Source, Static
-from sardonyx.quantization.budget.remedies import REMEDIES
+from sardonyx.quantization.budget.remedies import REMEDIES, SMOOTHING, smoothing
 from sardonyx.quantization.budget.report import LayerRow, RemedyRow, Report, Trial
 from sardonyx.quantization.budget.samples import Samples
 from sardonyx.quantization.edges import read_proto
+from sardonyx.quantization.options import ExtraOptions
 from sardonyx.quantization.progress import shown
 
 GIVEN_BACK = 4
@@ -37,6 +40,9 @@ GIVEN_BACK = 4
 
 WHOLE_MODELS = 8
 """Trials kept for models as a whole, besides remedies and the bisection."""
+
+RACED_AGAIN = 3
+"""Accurate models that are raced once more if the one that the search ended with is no faster than float."""
 
 NAMED = 3
 """Layers in float that a trial is named after; of more, it has their number."""
@@ -72,58 +78,80 @@ def search(
         samples = None if reader is None else Samples(reader, folder, "calibration")
         evaluation = samples if goal.evaluation is None else Samples(goal.evaluation, folder, "evaluation")
         assert evaluation is not None
+        settings, is_smoothed = _without_smoothing(settings)
         maker = Maker(static, folder, samples, settings)
         model = read_proto(model_input)
         name_nodes(model)
-        source = maker.source("float", model, cached)
-        judge = Judge(str(source.path), evaluation, metric, goal.samples)
+        source = floats = maker.source("float", model, None if is_smoothed else cached)
+        if is_smoothed:
+            made = smoothing(floats, maker)
+            if isinstance(made, str):
+                raise InvalidArgument("SmoothQuant does not apply", where="extra_options", hint=made)
+            source = made
+        judge = Judge(str(floats.path), evaluation, metric, goal.samples)
         watch = stopwatch or Stopwatch(evaluation.first(1)[0])
-        return _Search(goal, maker, judge, watch, source, os.fspath(model_output)).run()
+        return _Search(goal, maker, judge, watch, source, floats.path, os.fspath(model_output)).run()
+
+
+def _without_smoothing(settings: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Settings for models that are smoothed once, before they are calibrated; and whether they are to be."""
+    given = settings.get("extra_options") or {}
+    if not ExtraOptions.of(given).smooth_quant:
+        return settings, False
+    return {**settings, "extra_options": {k: v for k, v in given.items() if k != "SmoothQuant"}}, True
 
 
 class _Search:
-    def __init__(self, goal: Budget, maker: Maker, judge: Judge, watch: Any, source: Source, output: str) -> None:
+    def __init__(
+        self, goal: Budget, maker: Maker, judge: Judge, watch: Any, source: Source, floats: Path, output: str
+    ) -> None:
         self._goal, self._maker, self._judge, self._watch = goal, maker, judge, watch
         self._source, self._output = source, output
         self._begun, self._count = time.monotonic(), 0
         self._floats = judge.floats
         self._float_times: list[float] = []
-        self._float_path = source.path
-        trial = self._trial("float", self._floats, source.path, 0)
+        self._float_path = floats
+        self._tried: dict[str, tuple[Source, frozenset[Layer]]] = {}
+        """What was quantized, and which layers were kept in float, by the label of the trial."""
+        trial = self._trial("float", self._floats, floats, 0)
         self._report = Report(str(goal), output, trial, self._floats)
 
     def run(self) -> Report:
         report, _goal = self._report, self._goal
         plain = self._maker.make(self._source, plain=True)
-        layers = layers_of(read_proto(str(self._source.path)), read_proto(str(plain)))
+        layers = layers_of(
+            read_proto(str(self._source.path)), read_proto(str(plain)), frozenset(self._source.real_nodes)
+        )
         if not layers:
             report.statement = "Nothing is quantized: the model has no node of the chosen operators and names."
             return report
-        _path, score, _trial = self._whole("int8", self._source, ())
-        source, score = self._with_remedies(self._source, score)
+        _path, score, _trial = self._whole(self._label(self._source, ()), self._source, ())
+        source, score = self._with_remedies(self._source, score, [name for name in REMEDIES if name != SMOOTHING])
         if source is not self._source:
             plain = self._maker.make(source, plain=True)
         layers = grouped(layers, self._layer_trials(len(layers)))
         report.layers = [LayerRow(layer.name, layer.operator, layer.nodes) for layer in layers]
-        self._damage(source, layers)
+        self._damage(source, list(zip(report.layers, layers, strict=True)))
         self._gain(layers, plain)
         kept = self._for_accuracy(source, layers, score)
+        source, kept = self._with_smoothing(source, score, layers, kept)
         if kept is None:
             self._explain(layers, frozenset(), frozenset())
             self._none_accurate(len(layers))
             return self._ended()
         losing = self._for_time(source, layers, kept)
-        self._explain(layers, kept, losing)
-        self._choose(source, layers, kept | losing)
+        chosen = self._choose(source, layers, kept | losing)
+        self._explain(layers, chosen & kept, chosen - kept)
         return self._ended()
 
     # -- trials
 
     def _whole(self, label: str, source: Source, kept: Collection[Layer], against: Path | None = None) -> Any:
         """Build, score and race a model; returns its path, score and trial."""
-        path = self._maker.make(source, never=[node for layer in kept for node in layer.nodes])
+        path = self._maker.make(source, never=_nodes(kept))
         score = self._judge(str(path))
         trial = self._trial(label, score, path, len(kept))
+        self._tried[label] = (source, frozenset(kept))
         contestants = {"float": str(self._float_path), "it": str(path)}
         if against is not None:
             contestants["other"] = str(against)
@@ -171,8 +199,8 @@ class _Search:
 
     # -- steps
 
-    def _with_remedies(self, source: Source, score: Score) -> tuple[Source, Score]:
-        for name in REMEDIES:
+    def _with_remedies(self, source: Source, score: Score, names: Sequence[str]) -> tuple[Source, Score]:
+        for name in names:
             if name not in self._goal.remedies:
                 continue
             if self._meets(score):
@@ -196,9 +224,39 @@ class _Search:
                 source, score = changed, new
         return source, score
 
-    def _damage(self, source: Source, layers: list[Layer]) -> None:
-        rows = self._report.layers
-        for row, layer in shown(zip(rows, layers, strict=True), "layers quantized alone", len(layers)):
+    def _with_smoothing(
+        self, source: Source, score: Score, layers: list[Layer], kept: frozenset[Layer] | None
+    ) -> tuple[Source, frozenset[Layer] | None]:
+        """SmoothQuant changes all products to save single layers: it is tried where more than one of them would have to
+        stay in float otherwise, and applied if fewer have to then.
+        """
+        report = self._report
+        if SMOOTHING in source.remedies:
+            report.remedies.append(RemedyRow(SMOOTHING, True, "asked for by extra_options"))
+            return source, kept
+        if SMOOTHING not in self._goal.remedies:
+            return source, kept
+        if kept is not None and len(kept) <= 1:
+            why = "with one layer in float" if kept else "without it"
+            report.remedies.append(RemedyRow(SMOOTHING, False, f"not needed: the budget is met {why}"))
+            return source, kept
+        smoothed, new = self._with_remedies(source, score, (SMOOTHING,))
+        if smoothed is source:
+            return source, kept
+        before = report.layers
+        report.layers = [replace(row) for row in before]
+        rest = max(0, self._goal.max_trials - self._count - WHOLE_MODELS - math.ceil(math.log2(len(layers) + 1)))
+        measured = [(report.layers[i], layers[i]) for i in self._by_damage() if kept is None or layers[i] in kept]
+        self._damage(smoothed, measured[:rest])
+        fewer = self._for_accuracy(smoothed, layers, new)
+        if fewer is not None and (kept is None or len(fewer) < len(kept)):
+            return smoothed, fewer
+        report.layers, row = before, report.remedies[-1]
+        row.applied, row.reason = False, f"{row.reason}, but no fewer layers have to stay in float"
+        return source, kept
+
+    def _damage(self, source: Source, measured: Sequence[tuple[LayerRow, Layer]]) -> None:
+        for row, layer in shown(measured, "layers quantized alone", len(measured)):
             if not self._has_time:
                 self._report.notes.append(
                     f"after {self._goal.max_seconds:.0f} s the damage of layers was no longer measured: "
@@ -264,7 +322,7 @@ class _Search:
 
     def _for_time(self, source: Source, layers: list[Layer], kept: frozenset[Layer]) -> frozenset[Layer]:
         """Further layers that a race shows to be faster in float."""
-        best = self._maker.make(source, never=[node for layer in kept for node in layer.nodes])
+        best = self._maker.make(source, never=_nodes(kept))
         limit = SLOWER * self._float_ms
         gains = {row.name: row.gain_ms for row in self._report.layers}
         slower = [layer for layer in layers if (gains[layer.name] or 0.0) < limit]
@@ -280,21 +338,31 @@ class _Search:
                 losing, best = losing | more, path
         return losing
 
-    def _choose(self, source: Source, layers: list[Layer], kept: frozenset[Layer]) -> None:
-        """Race the best model once more, write it if it is what the budget asks for, and say so."""
-        report = self._report
-        _path, score, trial = self._whole(self._label(source, kept), source, kept)
+    def _choose(self, source: Source, layers: list[Layer], kept: frozenset[Layer]) -> frozenset[Layer]:
+        """Race the best models once more, write the first that is what the budget asks for, and say so. Returns the
+        layers that it keeps in float.
+        """
+        report, found = self._report, None
+        for candidate in self._candidates(source, kept):
+            _path, score, trial = self._whole(self._label(source, candidate), source, candidate)
+            assert trial.speedup is not None
+            is_enough = not self._goal.must_be_faster or self._race.is_faster("it", "float")
+            if is_enough or found is None or trial.speedup > found[0].speedup:
+                found = trial, score, candidate
+            if is_enough:
+                break
+        assert found is not None
+        trial, score, kept = found
         in_float = f"{len(kept)} of {len(layers)} layers in float" if kept else "all layers in int8"
-        is_faster = self._race.is_faster("it", "float")
         times = f"{trial.speedup:.2f} times as fast as float ({self._float_ms:.3f} ms -> {trial.latency_ms:.3f} ms)"
-        if not is_faster and self._goal.must_be_faster:
+        if not is_enough:
             report.statement = (
                 f"No model meets the budget: int8 does not pay on this machine. The best accurate one, with "
                 f"{in_float}, is {times}. Nothing was written; run the float model, or pass "
                 "Budget(must_be_faster=False)."
             )
-            return
-        self._maker.make(source, never=[node for layer in kept for node in layer.nodes], path=Path(self._output))
+            return kept
+        self._maker.make(source, never=_nodes(kept), path=Path(self._output))
         report.chosen = trial
         accuracy = f"SQNR {_db(score)}"
         if trial.loss is not None:
@@ -302,6 +370,16 @@ class _Search:
         share = trial.nbytes / report.float_trial.nbytes
         applied = f"; {' and '.join(source.remedies)}" if source.remedies else ""
         report.statement = f"The budget is met: {in_float}{applied}; {accuracy}; {times}; {share:.2f} of its size."
+        return kept
+
+    def _candidates(self, source: Source, best: frozenset[Layer]) -> list[frozenset[Layer]]:
+        """What the search ended with, then other accurate models that won a race against the float model."""
+        others = sorted(
+            (trial for trial in self._report.trials if trial.meets and (trial.speedup or 0.0) > 1.0),
+            key=lambda trial: -(trial.speedup or 0.0),
+        )
+        tried = [kept for of, kept in (self._tried[trial.label] for trial in others) if of is source]
+        return [best, *[kept for kept in tried if kept != best][:RACED_AGAIN]]
 
     def _explain(self, layers: list[Layer], kept: frozenset[Layer], losing: frozenset[Layer]) -> None:
         """Each layer's decision and reason."""
@@ -356,6 +434,10 @@ class _Search:
             f"{self._count} models were built and run in {took:.0f} s; at most {self._goal.max_trials} are"
         )
         return self._report
+
+
+def _nodes(layers: Collection[Layer]) -> list[str]:
+    return [node for layer in layers for node in layer.nodes]
 
 
 def _noise(sqnr_db: float | None) -> float:
