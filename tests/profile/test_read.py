@@ -151,7 +151,13 @@ def test_a_trace_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_broken_field(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
-    path.write_text(json.dumps([event("Session", "model_run", 0, 9), event("Node", "x_kernel_time", 1, 2)]))
-    with pytest.raises(InvalidArgument, match="op_name"):
-        read_trace(path)
+    run = event("Session", "model_run", 0, 9)
+    broken = {
+        "op_name": event("Node", "x_kernel_time", 1, 2),
+        "threads": event("Session", "session_initialization", 0, 1, threads="many"),
+    }
+    for field, of in broken.items():
+        path.write_text(json.dumps([run, of]))
+        with pytest.raises(InvalidArgument, match=field):
+            read_trace(path)
     assert np.isfinite(profile_of([event("Session", "model_run", 0, 9)], "made up").seconds)

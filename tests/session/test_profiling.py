@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 import time
+import warnings
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -216,31 +218,27 @@ def test_a_long_trace_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert machine["args"]["left_out"] > 0 and sum(e["ph"] == "X" for e in found) <= 12
 
 
-def analyze_profile(profile_path: str) -> dict[str, Any]:
-    """How programs for onnxruntime read a profile."""
-    with open(profile_path) as f:
-        events = json.load(f)
-    op_times: dict[str, Any] = {}
-    for event in events:
-        if event.get("cat") == "Node":
-            op_type = event.get("args", {}).get("op_name", "unknown")
-            duration_us = event.get("dur", 0)
-            if op_type not in op_times:
-                op_times[op_type] = {"total_us": 0, "count": 0}
-            op_times[op_type]["total_us"] += duration_us
-            op_times[op_type]["count"] += 1
-    return dict(sorted(op_times.items(), key=lambda x: x[1]["total_us"], reverse=True))
-
-
-def test_programs_for_onnxruntime_read_it(tmp_path: Path) -> None:
-    options = ort.SessionOptions()
-    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "profile")
-    session = ort.InferenceSession(net(), options)
-    for _ in range(10):
-        session.run(None, {"x": np.ones((1, 16, 40, 40), np.float32)})
-    found = analyze_profile(session.end_profiling())
-    assert {"Conv", "Softmax"} <= set(found) and all(v["total_us"] > 0 for v in found.values())
-    assert {v["count"] % 10 for v in found.values()} == {0}
+@pytest.mark.parametrize("engine", ["onnxruntime", "sardonyx"])
+def test_a_program_for_onnxruntime_reads_it(
+    tmp_path: Path, demo_dir: Path, capsys: pytest.CaptureFixture[str], engine: str
+) -> None:
+    """The program as it is, and with its import changed."""
+    pytest.importorskip(engine)
+    text = (Path(__file__).parent.parent / "programs" / "profile_session.py").read_text(encoding="utf-8")
+    assert text.count("onnxruntime") == 1
+    program: dict[str, Any] = {"__name__": "program"}
+    exec(compile(text.replace("onnxruntime", engine), "profile_session.py", "exec"), program)
+    image = {"image": np.zeros((1, 8, 8), np.uint8)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # neither has a GPU
+        path = program["profile_session"](str(demo_dir / "digits.onnx"), image, str(tmp_path / "profile.json"))
+    assert path.startswith(str(tmp_path / "profile_"))
+    program["analyze_profile"](path)
+    lines = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"Total inference time: \d+\.\d\d ms", lines[1]) and lines[3] == "Top operators by time:"
+    told = {m[1]: int(m[2]) for line in lines[4:] if (m := re.fullmatch(r" (\w+): .* \(.*%\), (\d+) calls, .*", line))}
+    assert len(told) == len(lines) - 4 > 4 and any("Conv" in name for name in told)
+    assert all(count % 10 == 0 for count in told.values())
 
 
 def test_a_session_that_cannot_be_made_leaves_no_trace(tmp_path: Path) -> None:

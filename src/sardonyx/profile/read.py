@@ -59,7 +59,7 @@ def profile_of(events: Sequence[Event], source: str, *, is_own_calls: bool = Tru
     return Profile(
         source,
         is_own_calls,
-        next((dict(e["args"]) for e in events if e["name"] == "session_initialization"), {}),
+        _settings(next((e["args"] for e in events if e["name"] == "session_initialization"), {})),
         tuple(machine.get("rates", ())),
         tuple(_run(run, sum(s for _, s in own_s[i])) for i, run in enumerate(runs)),
         _nodes(own_s.values()),
@@ -67,6 +67,14 @@ def profile_of(events: Sequence[Event], source: str, *, is_own_calls: bool = Tru
         max(live, default=0),
         int(machine.get("left_out", 0)),
     )
+
+
+def _settings(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What a session was asked for; onnxruntime tells nothing."""
+    kinds = {"threads": int, "asked_threads": int, "precision": str, "optimization_level": str, "providers": list}
+    if wrong := [name for name, kind in kinds.items() if name in told and type(told[name]) is not kind]:
+        raise ValueError(f"the session's {wrong[0]} has the wrong type")
+    return {name: told[name] for name in kinds if name in told}
 
 
 def _checked(events: Any) -> list[Any]:

@@ -33,6 +33,8 @@ sardonyx report model.onnx -o report.html --dim batch=8
 sardonyx report model.onnx --bench onnxruntime --bench openvino
 sardonyx report model.onnx --check --compare int8.onnx
 """
+KINDS = {"warning": "Problem: ", "advice": "To gain: "}
+"""What severities of findings are called."""
 
 
 def command(
@@ -101,9 +103,9 @@ def command(
 
     def text(out: Any) -> None:
         for statement in statements:
-            out.print(statement, soft_wrap=True)
+            out.print(statement)
         for finding in data.findings:
-            out.print(f"{finding.title}: {finding.evidence}", soft_wrap=True)
+            out.print(f"{KINDS.get(finding.severity, '')}{finding.title}")
         out.print(f"a run takes {seconds_text(data.run_s or 0)}")
         out.print(f"{path}: {nbytes_text(path.stat().st_size)}", soft_wrap=True)
 
