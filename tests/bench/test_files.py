@@ -22,7 +22,9 @@ def test_arrays_by_name_and_by_order(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", A)
     (tmp_path / "b.pb").write_bytes(onnx.numpy_helper.from_array(B, "other").SerializeToString())
     store(tmp_path / "kept.npz", **{"in": {"x": A, "y=z": B}, "out": {"w": A}})
-    for given in (["all.npz"], ["kept.npz"], ["a.npy", "b.pb"], ["y=z=b.pb", "x=a.npy"], ["y=z=b.pb", "a.npy"]):
+    np.savez(tmp_path / "keyed.npz", first=A, second=B)
+    named = ["y=z=b.pb", "x=a.npy"], ["y=z=b.pb", "a.npy"], ["keyed.npz:first", "y=z=keyed.npz:second"]
+    for given in (["all.npz"], ["kept.npz"], ["a.npy", "b.pb"], *named):
         paths = [
             f"{g.rpartition('=')[0]}={tmp_path / g.rpartition('=')[2]}" if "=" in g else str(tmp_path / g)
             for g in given

@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from sardonyx.bench.samples import read_array, read_samples
+from sardonyx.bench.files import read_array
+from sardonyx.bench.samples import read_samples
 from sardonyx.errors import InvalidArgument, NoSuchFile
 from sardonyx.session.metadata import NodeArg
 

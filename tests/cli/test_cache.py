@@ -12,13 +12,18 @@ from tests.cli.commands import Commands
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_warm_list_and_clear(commands: Commands, cache_dir: Path, digits: Path, columns: int) -> None:
+def test_warm_list_and_clear(
+    commands: Commands, cache_dir: Path, digits: Path, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert commands("cache", "warm", digits).out == f"{digits}: cached\n"
     listed = commands("cache", "list", columns=columns)
     assert str(cache_dir) in listed.out and "digits.onnx" in listed.out.replace("\n", "")
     assert max(len(line) for line in listed.out.splitlines()[1:]) <= columns
     found = commands("cache", "list", "--json").json
     assert found["folder"] == str(cache_dir) and [m["path"] for m in found["models"]] == [str(digits)] * 2
+    monkeypatch.setattr("sardonyx.cli.commands.cache.LISTED", 1)
+    assert "and 1 more; --all lists them" in commands("cache", "list").out
+    assert "more" not in commands("cache", "list", "--all").out
     assert commands("cache", "clear", digits, "--json").json["nbytes"] == sum(m["nbytes"] for m in found["models"])
     assert commands("cache", "clear").status == 0 and cache.items() == []
 

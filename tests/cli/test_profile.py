@@ -141,14 +141,14 @@ BAD: list[tuple[tuple[Any, ...], str]] = [
     (("profile", "digits", "--from-trace", "nothing.json"), "no such trace"),
     (("profile", "digits", "--from-trace", "jpeg"), "not JSON"),
     (("profile", "digits", "--from-trace", "nothing.json", "--save-trace", "x.json"), "mean nothing"),
-    (("profile", "digits", "--save-trace", "no/such/trace.json"), "No such file"),
+    (("profile", "digits", "--save-trace", "no/such/trace.json"), "no such folder"),
     (("profile", "digits", "--config", "jpeg"), "not JSON"),
     (("profile", "jpeg"), "JPEG"),
     (("profile", "nothing.onnx"), "exist"),
     (("tune", "digits", "--rounds", 2), "--rounds"),
     (("tune", "digits", "--precisions", "exact"), "unknown precision"),
     (("tune", "digits", "--config", "nothing.json"), "no such config"),
-    (("tune", "digits", "-o", "no/such/config.json"), "cannot be written there"),
+    (("tune", "digits", "-o", "no/such/config.json"), "no such folder"),
     (("tune", "jpeg"), "JPEG"),
 ]
 

@@ -70,7 +70,7 @@ def test_a_wrong_answer_fails(commands: Commands, tmp_path: Path, monkeypatch: p
         (["--input", "wrong.npy"], "image"),
         (["--output", "out.txt"], ".npz or .npy"),
         (["--output", "out.npy"], "one output"),
-        (["--output", "none/out.npz"], "cannot be written"),
+        (["--output", "none/out.npz"], "no such folder"),
         (["--provider", "NoSuchProvider"], "no such provider"),
         (["--precision", "low"], "precision"),
         (["--with", "tensorflow"], "cannot be checked"),

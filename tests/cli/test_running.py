@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from importlib import import_module
@@ -114,3 +115,19 @@ def test_defects_ask_for_a_report_and_show_where_on_request(
     assert done.status == cli.DEFECT and "KeyError: 'lost'" in done.error and "please report" in done.error
     assert "Traceback" in commands("--traceback", "cache").err
     assert "Traceback" not in commands("cache").err
+
+
+@pytest.mark.parametrize("name", [" ".join(command) for command in SUBCOMMANDS])
+def test_each_help_has_an_example(commands: Commands, name: str) -> None:
+    out = commands(*name.split(), "--help", columns=160).out
+    assert f"sardonyx {name}" in out.partition("Example")[2] and "<bool>" not in out
+
+
+def test_warnings_of_the_library_are_lines_too(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    def warns() -> None:
+        """Warns."""
+        logging.getLogger("sardonyx.quantization").warning("two\nlines")
+        logging.getLogger("sardonyx.quantization").info("no more")
+
+    monkeypatch.setattr(import_module("sardonyx.cli.commands.cache"), "command", warns)
+    assert commands("cache").error == "sardonyx: warning: two lines"

@@ -90,7 +90,7 @@ def test_files_that_are_no_models(commands: Commands, jpeg: Path, tmp_path: Path
         (("optimize",), "--output"),
         (("optimize", "-o", "x.onnx", "--level", "most"), "most"),
         (("optimize", "-o", "x.onnx", "--disable", "FuseGelo"), "FuseGelu"),
-        (("optimize", "-o", "no/such/folder.onnx"), "No such file"),
+        (("optimize", "-o", "no/such/folder.onnx"), "no such folder"),
         (("compare", "--engine", "sardonyx"), "twice"),
         (("compare", "--engine", "sardonyx", "--engine", "tensorflow"), "tensorflow"),
         (("report", "-o", "no/such/folder.html"), "no such folder"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser
 
 Feeds = dict[str, Any]
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
@@ -63,6 +63,29 @@ def transformer() -> tuple[bytes, Feeds]:
     return built(text, weights), {"x": random_feed(2, 48, 64)}
 
 
+def classifier() -> tuple[bytes, Feeds]:
+    """Healthy: a linear classifier as scikit-learn's converter writes it, with probabilities in dictionaries."""
+    rng = np.random.default_rng(2)
+    weights = {"coefficients": rng.standard_normal(3 * 16).tolist(), "intercepts": [0.1, 0.2, 0.3]}
+    nodes = [
+        helper.make_node(
+            "LinearClassifier", ["x"], ["label", "scores"], "linear", domain="ai.onnx.ml", **weights,
+            classlabels_ints=[0, 1, 2], multi_class=1, post_transform="SOFTMAX",
+        ),
+        helper.make_node("ZipMap", ["scores"], ["p"], "zip", domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2]),
+    ]  # fmt: skip
+    scores = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    maps = helper.make_sequence_type_proto(helper.make_map_type_proto(TensorProto.INT64, scores))
+    graph = helper.make_graph(
+        nodes,
+        "classifier",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 16])],
+        [helper.make_tensor_value_info("label", TensorProto.INT64, ["batch"]), helper.make_value_info("p", maps)],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString(), {"x": random_feed(64, 16)}
+
+
 def fallback() -> tuple[bytes, Feeds]:
     """An operator that is not compiled between two that are."""
     text = """net (float[1, 8, 16, 16] x) => (float[1, 8, 16, 16] y) {
@@ -83,6 +106,16 @@ def unfused_norm() -> tuple[bytes, Feeds]:
         g = Mul(n, gamma) o = Add(g, beta) y = MatMul(o, w1) }"""
     weights = {"w0": (64, 64), "w1": (64, 64), "gamma": (64,), "beta": (64,)}
     return built(text, weights), {"x": random_feed(2, 32, 64)}
+
+
+def small_norm() -> tuple[bytes, Feeds]:
+    """Nearly healthy: the same normalization of a short row, beside a large product."""
+    text = """net (float[batch, 64] x) => (float[batch, 4096] y) {
+        last = Constant<value_ints = [-1]>() eps = Constant<value_float = 1e-5>()
+        m = ReduceMean<keepdims = 1>(x, last) q = Mul(x, x) mq = ReduceMean<keepdims = 1>(q, last)
+        mm = Mul(m, m) v = Sub(mq, mm) e = Add(v, eps) r = Sqrt(e) c = Sub(x, m) n = Div(c, r)
+        g = Mul(n, gamma) o = Add(g, beta) y = MatMul(o, w1) }"""
+    return built(text, {"w1": (64, 4096), "gamma": (64,), "beta": (64,)}), {"x": random_feed(2, 64)}
 
 
 def ping_pong(count: int = 3) -> tuple[bytes, Feeds]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import sardonyx as ort
@@ -49,7 +51,7 @@ def traced(made: tuple[bytes, Feeds], feeds: list[Feeds], folder: Path, options:
     return read_trace(session.end_profiling())
 
 
-@pytest.mark.parametrize("healthy", [planted.convnet, planted.transformer, planted.perceptron])
+@pytest.mark.parametrize("healthy", [planted.convnet, planted.transformer, planted.perceptron, planted.classifier])
 def test_healthy_models_have_no_problem(healthy: Planted) -> None:
     assert diagnosed(healthy()).problems == ()
 
@@ -70,6 +72,11 @@ def test_a_layer_normalization_that_cannot_fuse() -> None:
     finding = only(diagnosed(planted.unfused_norm()), "missed-fusion")
     assert finding.evidence["pass"] == "FuseLayerNorm" and "difference of squares" in finding.why
     assert "LayerNormalization" in finding.title and "opset 17" in finding.fix.text
+
+
+def test_a_missed_fusion_that_costs_little_is_no_problem() -> None:
+    found = diagnosed(planted.small_norm())
+    assert not found.problems and next(f for f in found.opportunities if f.code == "missed-fusion").evidence
 
 
 def test_too_many_threads() -> None:
@@ -204,6 +211,25 @@ def test_denormal_weights() -> None:
     tiny = {"x": np.full((32, 128), 1e-40, np.float32)}
     finding = only(diagnosed((model, tiny)), "denormals")
     assert finding.nodes == ("x",) and finding.evidence["largest_share"] == 1
+
+
+def test_a_few_denormal_weights_are_no_problem() -> None:
+    model = onnx.load_model_from_string(planted.perceptron()[0])
+    weights = next(t for t in model.graph.initializer if t.name == "w2")
+    tiny = np.full((256, 10), 1e-40, np.float32)
+    weights.CopyFrom(onnx.numpy_helper.from_array(tiny, "w2"))
+    found = diagnosed((model.SerializeToString(), {"x": planted.random_feed(32, 128)}))
+    assert not found.problems
+    assert next(f for f in found.opportunities if f.code == "denormals").nodes == ("w2",)
+
+
+def test_dictionaries_are_told_of_where_they_take_the_time() -> None:
+    model, feeds = planted.classifier()
+    profile = diagnosed((model, feeds)).profile
+    nodes = tuple(replace(n, seconds=profile.seconds if n.op_type == "ZipMap" else n.seconds) for n in profile.nodes)
+    found = diagnose(model, profile=replace(profile, nodes=nodes), surroundings=QUIET)
+    finding = next(f for f in found.opportunities if f.code == "maps")
+    assert finding.nodes == ("zip",) and "zipmap=False" in finding.fix.text and finding.cost == 1
 
 
 def test_a_level_below_the_default() -> None:

@@ -168,6 +168,16 @@ def test_kernels_tell_what_they_are_made_of(events: list[Any]) -> None:
     assert all(e["args"]["engine"] == "cpu" and e["args"]["kernels"] for e in nodes)
 
 
+def test_kernels_add_up_to_the_run(events: list[Any]) -> None:
+    """What kernels add to the time of a run is the span of the part: steps that overlap share it."""
+    for run in (e for e in events if e["name"] == "model_run"):
+        kernels = [e for e in events if e["cat"] == "Kernel" and within(e, run)]
+        whole = max(e["ts"] + e["dur"] for e in kernels) - min(e["ts"] for e in kernels)
+        told = [e["args"]["wall_us"] for e in kernels if "wall_us" in e["args"]]
+        assert len(told) == len({e["args"]["step"] for e in kernels}), "each step tells once"
+        assert sum(told) == pytest.approx(whole, abs=0.05) and min(told) >= 0
+
+
 def test_a_counter_tells_the_arena(events: list[Any]) -> None:
     live = [e["args"]["live_bytes"] for e in events if e["name"] == "arena"]
     assert max(live) >= 4 * 16 * 1600 and min(live) >= 0 and len(set(live)) > 1

@@ -11,8 +11,9 @@ round, in an order that rotates, on the same cores (``rounds``); ``statistics`` 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sardonyx.lazy import attributes
 
 _HOMES = {
     "benchmark": "api",
@@ -40,9 +41,4 @@ if TYPE_CHECKING:
     from sardonyx.bench.statistics import paired_ratio as paired_ratio
     from sardonyx.bench.statistics import ratio_of_medians as ratio_of_medians
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    return value
+__getattr__, __dir__ = attributes(__name__, _HOMES)

@@ -1,12 +1,14 @@
 """Inputs of a model from files: .npz, .npy, .pb (a serialized TensorProto) and images.
 
 An .npz holds arrays by the inputs' names, or ``in:NAME`` as benchmarks keep them. Other files are values of one input:
-``NAME=FILE``, or in the order of the inputs. An image becomes the float32 or uint8 tensor that its input declares, in
-NCHW or NHWC order, in [0, 1] where it is float; it is resized where the input has fixed sizes.
+``NAME=FILE``, or in the order of the inputs; ``FILE.npz:KEY`` is one array. An image becomes the float32 or uint8
+tensor that its input declares, in NCHW or NHWC order, in [0, 1] where it is float; it is resized where the input has
+fixed sizes.
 """
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +21,8 @@ from sardonyx.session.metadata import NodeArg
 
 Array = np.ndarray[Any, Any]
 IMAGES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
-KINDS = ".npy, .npz, .pb or an image"
+KINDS = ".npy, FILE.npz:KEY, .pb or an image"
+KEYED = re.compile(r"\.npz:[^/]+$")
 
 
 def read_inputs(declared: Sequence[NodeArg], given: Sequence[str]) -> dict[str, Array]:
@@ -39,8 +42,34 @@ def read_inputs(declared: Sequence[NodeArg], given: Sequence[str]) -> dict[str, 
             name = free[0]
         if name not in by_name:
             raise InvalidArgument("the model has no such input", expected=list(by_name), got=name)
-        _put(found, name, _read(path, by_name[name]), path)
+        is_keyed = not path.exists() and KEYED.search(str(path))
+        _put(found, name, read_array(str(path)) if is_keyed else _read(path, by_name[name]), path)
     return found
+
+
+def read_array(text: str) -> Array:
+    """``FILE.npy``, or ``FILE.npz:KEY``, whose key may be left out where there is one array."""
+    name, colon, key = text.rpartition(":")
+    path = Path(name if colon and not Path(text).exists() else text)
+    wanted = key if path != Path(text) else None
+    if not path.is_file():
+        raise NoSuchFile(f"there is no file {path}")
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            if wanted is not None:
+                raise InvalidArgument("only an .npz has arrays by name", got=text)
+            return loaded
+        with loaded:
+            names, where = list(loaded), str(path)
+            if wanted is None and len(names) != 1:
+                raise InvalidArgument("the file has several arrays", where=where, expected="FILE.npz:KEY", got=names)
+            if wanted is not None and wanted not in names:
+                raise InvalidArgument("the file has no such array", where=where, expected=names, got=wanted)
+            array: Array = loaded[names[0] if wanted is None else wanted]
+            return array
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise InvalidArgument(f"{path} cannot be read: {error}") from None
 
 
 def _split(text: str, by_name: Mapping[str, NodeArg]) -> tuple[str | None, Path]:

@@ -7,7 +7,6 @@ the model's batch size, if that is fixed. ``NAME=FILE.npz:KEY`` names an array o
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -15,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.bench.files import IMAGES, read_inputs
-from sardonyx.errors import InvalidArgument, NoSuchFile
+from sardonyx.bench.files import IMAGES, read_array, read_inputs
+from sardonyx.errors import InvalidArgument
 from sardonyx.session.metadata import NodeArg
 
 Array = np.ndarray[Any, Any]
@@ -34,31 +33,6 @@ def read_samples(declared: Sequence[NodeArg], given: Sequence[str], batch: int =
     if not samples:
         raise InvalidArgument("there are no samples", where=", ".join(given))
     return samples
-
-
-def read_array(text: str) -> Array:
-    """``FILE.npy``, or ``FILE.npz:KEY``, whose key may be left out where there is one array."""
-    name, colon, key = text.rpartition(":")
-    path = Path(name if colon and not Path(text).exists() else text)
-    wanted = key if path != Path(text) else None
-    if not path.is_file():
-        raise NoSuchFile(f"there is no file {path}")
-    try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            if wanted is not None:
-                raise InvalidArgument("only an .npz has arrays by name", got=text)
-            return loaded
-        with loaded:
-            names, where = list(loaded), str(path)
-            if wanted is None and len(names) != 1:
-                raise InvalidArgument("the file has several arrays", where=where, expected="FILE.npz:KEY", got=names)
-            if wanted is not None and wanted not in names:
-                raise InvalidArgument("the file has no such array", where=where, expected=names, got=wanted)
-            array: Array = loaded[names[0] if wanted is None else wanted]
-            return array
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise InvalidArgument(f"{path} cannot be read: {error}") from None
 
 
 def _folder(folder: Path, declared: Sequence[NodeArg]) -> Iterator[Feeds]:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from sardonyx.bench import Result, Sweep, Timing
     from sardonyx.bench.history import Regression
 
+SHORT_S = 5e-4
+
 
 def print_result(out: Console, result: Result, earlier: Result | None = None, worse: Sequence[Regression] = ()) -> None:
     """Tables of times and starts, and the sentences that judge them."""
@@ -28,7 +30,8 @@ def print_result(out: Console, result: Result, earlier: Result | None = None, wo
     out.print(_times(result.timings, "Warm runs"))
     out.print()
     out.print(_starts(result.timings))
-    out.print()
+    if result.comparisons:
+        out.print()
     for comparison in result.comparisons:
         out.print(comparison.sentence)
     for sweep in result.sweeps:
@@ -56,8 +59,8 @@ def _print_sweep(out: Console, sweep: Sweep) -> None:
 
 
 def _times(timings: Sequence[Timing], title: str) -> Any:
-    """Milliseconds, or microseconds where they are few."""
-    is_short = max(timing.median_s for timing in timings) < 1e-3
+    """Milliseconds, or microseconds where a time is short."""
+    is_short = min(timing.median_s for timing in timings) < SHORT_S
     unit, size = ("microseconds", 1e-6) if is_short else ("milliseconds", 1e-3)
 
     def figure(seconds: float | None) -> str:

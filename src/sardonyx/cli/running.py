@@ -21,7 +21,7 @@ from sardonyx.cli import DEFECT, GOOD, INTERRUPTED, UNUSABLE, table
 from sardonyx.errors import REPORT, EngineError, SardonyxError
 
 NAME = "sardonyx"
-SETTINGS = {"help_option_names": ["-h", "--help"]}
+SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 _shows_tracebacks = False
 
 
@@ -35,7 +35,7 @@ def run(argv: Sequence[str]) -> int:
     with warnings.catch_warnings(), _logged():
         warnings.showwarning = _show_warning
         try:
-            status = typer.main.get_command(application()).main(list(argv), NAME, standalone_mode=False)
+            status = command_tree().main(list(argv), NAME, standalone_mode=False)
             sys.stdout.flush()
         except Exception as error:
             return _failed(error)
@@ -61,6 +61,20 @@ def _logged() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
+def command_tree() -> Any:
+    """The application as commands and parameters. The help shows no type of flags, which take no value."""
+    tree: Any = typer.main.get_command(application())
+    waiting = [tree]
+    while waiting:
+        each = waiting.pop()
+        waiting += getattr(each, "commands", {}).values()
+        asked = typer.Context(each, **SETTINGS)
+        for param in (*each.params, each.get_help_option(asked)):
+            if getattr(param, "is_flag", False) and param.metavar is None:
+                param.metavar = ""
+    return tree
+
+
 def application() -> typer.Typer:
     """All commands of the table."""
     app = typer.Typer(
@@ -81,7 +95,9 @@ def application() -> typer.Typer:
         if isinstance(module.command, dict):
             group = typer.Typer(rich_markup_mode="rich", no_args_is_help=True)
             for subname, function in module.command.items():
-                group.command(subname, help=_help(function), context_settings=SETTINGS)(function)
+                own = [line for line in module.EXAMPLES.splitlines() if line.startswith(f"{NAME} {name} {subname}")]
+                epilog = _examples("\n".join(own))
+                group.command(subname, help=_help(function), context_settings=SETTINGS, epilog=epilog)(function)
             app.add_typer(group, name=name, help=_help(module), **style)
         else:
             app.command(name, help=_help(module.command), **style)(module.command)

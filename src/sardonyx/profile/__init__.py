@@ -11,8 +11,9 @@ A ``Profile`` is read from the trace that a session writes, so one of a running 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sardonyx.lazy import attributes
 
 _HOMES = {
     "profile_model": "measure",
@@ -36,9 +37,4 @@ if TYPE_CHECKING:
     from sardonyx.profile.records import Profile as Profile
     from sardonyx.profile.records import RunUse as RunUse
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    return value
+__getattr__, __dir__ = attributes(__name__, _HOMES)

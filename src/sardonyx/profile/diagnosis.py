@@ -39,6 +39,7 @@ RULES: tuple[Rule, ...] = (
     calls.single_rows,
     calls.python_between,
     threads.waiting,
+    placement.maps,
     memory.large_outputs,
     numbers.int8,
 )

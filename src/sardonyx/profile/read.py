@@ -179,6 +179,7 @@ class _Step:
     def __init__(self) -> None:
         self.begin, self.end = float("inf"), 0.0
         self.busy_s = self.waited_s = 0.0
+        self.wall_s: float | None = None
 
     def add(self, event: Event) -> None:
         start, took = float(event["ts"]) * US, float(event["dur"]) * US
@@ -187,10 +188,12 @@ class _Step:
         else:
             self.busy_s += took
             self.begin, self.end = min(self.begin, start), max(self.end, start + took)
+            if "wall_us" in event["args"]:
+                self.wall_s = float(event["args"]["wall_us"]) * US
 
     @property
     def seconds(self) -> float:
-        return max(0.0, self.end - self.begin)
+        return max(0.0, self.end - self.begin) if self.wall_s is None else self.wall_s
 
 
 def _kernel(key: tuple[str, int], args: Mapping[str, Any], runs: Sequence[_Step]) -> KernelUse:

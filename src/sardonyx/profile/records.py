@@ -61,7 +61,7 @@ class KernelUse(Record):
     """The nodes of the model's file that these come from."""
     threads: int
     seconds: float
-    """From its begin until its last thread was done."""
+    """What it adds to a run: kernels that overlap share their time, so that all together are the run."""
     busy_s: float
     """Of all threads together."""
     waited_s: float

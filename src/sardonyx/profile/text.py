@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from sardonyx.profile.records import Profile
 
 ROWS = 12
+CALLED_SHARE = 0.9
 UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
 
 
@@ -22,6 +23,8 @@ def report(profile: Profile, rows: int = ROWS) -> str:
     lines = [profile.source, ", ".join(told)]
     waited = f", {percent(profile.waited_share)} of the threads' time is waiting" if profile.waited_share else ""
     lines.append(f"{percent(profile.nodes_share)} of a run is in nodes{waited}")
+    if profile.nodes_share < CALLED_SHARE:
+        lines.append("the rest is what calling the session and recording the run cost")
     if profile.left_out:
         lines.append(f"{profile.left_out} more runs are not in the trace, which was full")
     if profile.kernels:

@@ -9,9 +9,9 @@ function must be what the package's attribute is.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from sardonyx.lazy import attributes
 from sardonyx.quantization.quantize import quantize as quantize
 
 _HOMES: dict[str, str] = {
@@ -96,15 +96,4 @@ if TYPE_CHECKING:
     from sardonyx.quantization.quantize import quantize_static as quantize_static
     from sardonyx.quantization.shape_inference import quant_pre_process as quant_pre_process
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*__all__, *globals()})
+__getattr__, __dir__ = attributes(__name__, _HOMES)

@@ -11,14 +11,14 @@ import numpy as np
 from sardonyx import dtypes
 from sardonyx.ir.graph import Graph, Model, Node, Value
 from sardonyx.ir.tensor import Tensor
-from sardonyx.quantization import names
+from sardonyx.quantization import arguments, names
 from sardonyx.quantization.kinds import QuantType
 from sardonyx.quantization.lookups import embed_layer_normalization, gather
 from sardonyx.quantization.misuse import Misuse
 from sardonyx.quantization.options import ExtraOptions
 from sardonyx.quantization.overrides import Overrides
 from sardonyx.quantization.parameters import Parameters, quantize_array
-from sardonyx.quantization.qoperator import movement, wants_product
+from sardonyx.quantization.qoperator import column_axis, movement, wants_product
 from sardonyx.quantization.registry import IntegerOpsRegistry
 from sardonyx.quantization.rewriter import Rewriter, Rule, Stored, quantized_name
 from sardonyx.quantization.settings import Settings
@@ -30,7 +30,7 @@ from sardonyx.quantization.source import (
     raise_opset,
     warn_of_unknown_nodes,
 )
-from sardonyx.quantization.static import finish
+from sardonyx.quantization.static import finish, warn_unless_wanted
 from sardonyx.quantization.weights import constant_parameters
 
 MINIMUM_OPSET = 11
@@ -58,20 +58,25 @@ def quantize_dynamically(
     options = ExtraOptions() if options is None else options
     if options.matmul_const_b_only is None:
         options = replace(options, matmul_const_b_only=True)
-    for each, what in ((nodes_to_quantize, "nodes_to_quantize"), (nodes_to_exclude, "nodes_to_exclude")):
-        warn_of_unknown_nodes(model, each or (), what)
+    chosen = arguments.names(op_types, "op_types_to_quantize")
+    arguments.check_operators(model, chosen)
+    included = arguments.names(nodes_to_quantize, "nodes_to_quantize")
+    excluded = arguments.names(nodes_to_exclude, "nodes_to_exclude")
+    warn_of_unknown_nodes(model, included, "nodes_to_quantize")
+    warn_of_unknown_nodes(model, excluded, "nodes_to_exclude")
     raise_opset(model, MINIMUM_OPSET)
     settings = Settings(
-        op_types=frozenset(op_types or IntegerOpsRegistry),
+        op_types=frozenset(chosen or IntegerOpsRegistry),
         weight_type=weight_type,
         per_channel=bool(per_channel),
         reduce_range=bool(reduce_range),
-        nodes_to_quantize=frozenset(nodes_to_quantize or ()),
-        nodes_to_exclude=frozenset(nodes_to_exclude or ()),
+        nodes_to_quantize=frozenset(included),
+        nodes_to_exclude=frozenset(excluded),
         options=options,
         overrides=Overrides.of(options.tensor_quant_overrides, model, QuantType.QUInt8),
     )
     prepare(model)
+    warn_unless_wanted(model, settings)
     DynamicRewriter(model, settings, RULES).run()
     finish(model, settings)
 
@@ -150,7 +155,7 @@ def matmul_integer(rewriter: Rewriter, node: Node) -> bool:
     if not wants_product(rewriter, node):
         return False
     source = rewriter.activation(node.input(0))
-    weight = rewriter.weight(node.input(1), axis=-1)
+    weight = rewriter.weight(node.input(1), axis=column_axis(node.input(1)))
     if source is None or weight is None:
         return False
     result = node.outputs[0]
@@ -253,7 +258,7 @@ def lstm(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _lstm_weight(rewriter: Rewriter, value: Value | None) -> Stored:
-    """int8, symmetric: with a scale for each direction, or for each row of each direction."""
+    """int8: with a scale for each direction, or for each row of each direction, whose zero points must be 0."""
     assert value is not None
     found = rewriter.find(value)
     if found is not None:
@@ -267,7 +272,7 @@ def _lstm_weight(rewriter: Rewriter, value: Value | None) -> Stored:
         axis=0,
         blocks=False,
         kind=QuantType.QInt8,
-        symmetric=settings.is_weight_symmetric(QuantType.QInt8),
+        symmetric=per_row or settings.is_weight_symmetric(QuantType.QInt8),
     )
     integers = quantize_array(flat, parameters).reshape(data.shape).transpose(0, 2, 1)
     shape = data.shape[:2] if per_row else data.shape[:1]

@@ -115,6 +115,11 @@ class Plan:
     def forces(self) -> bool:
         return bool(self.settings.options.force_quantize_no_input_check)
 
+    def asks_for_channels(self, value: Value, op_type: str) -> bool:
+        """Whether the user named the axis of a weight's channels."""
+        options, overrides = self.settings.options, self.settings.overrides
+        return op_type in options.per_channel_axes or bool(overrides.per_channel(value.name))
+
     def _channel_axis(self, value: Value | None, axis: int, op_type: str | None) -> int | None:
         """The axis of the channels of a weight; None if it is quantized as a whole."""
         overrides = self.settings.overrides
@@ -225,9 +230,13 @@ def gemm(plan: Plan, node: Node) -> None:
 
 
 def matmul(plan: Plan, node: Node) -> None:
+    """Weights of other ranks than 2 are quantized per tensor: onnxruntime's QLinearMatMul has no channels for them."""
     for value in (*node.inputs, *plan.results(node)):
         if value is not None and value.const is not None:
-            plan.weight_of_channels(value, 1, node.op_type)
+            if len(value.const.shape) == 2 or plan.asks_for_channels(value, node.op_type):
+                plan.weight_of_channels(value, 1, node.op_type)
+            else:
+                plan.weight(value)
         else:
             plan.activation(value)
 

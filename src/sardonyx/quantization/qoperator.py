@@ -132,7 +132,7 @@ def matmul(rewriter: Rewriter, node: Node) -> bool:
     if output is None:
         return False
     source = rewriter.activation(node.input(0))
-    weight = None if source is None else rewriter.weight(node.input(1), axis=-1)
+    weight = None if source is None else rewriter.weight(node.input(1), axis=column_axis(node.input(1)))
     if source is None or weight is None:
         return False
     inputs: list[Value | None] = [*source.all, *weight.all, output.scale, output.zero_point]
@@ -145,6 +145,14 @@ def wants_product(rewriter: Rewriter, node: Node) -> bool:
         return False
     right = node.input(1)
     return not rewriter.settings.options.matmul_const_b_only or (right is not None and right.const is not None)
+
+
+def column_axis(weight: Value | None) -> int | None:
+    """The axis of the channels of a product's right operand; None for other ranks than 2, for which onnxruntime's
+    kernels have no channels.
+    """
+    is_matrix = weight is not None and weight.const is not None and len(weight.const.shape) == 2
+    return 1 if is_matrix else None
 
 
 def _bias(rewriter: Rewriter, node: Node, source: Stored, weight: Stored, factor: float = 1.0) -> Value | None:

@@ -9,8 +9,9 @@ styles of ``assets/``.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sardonyx.lazy import attributes
 
 _HOMES: dict[str, str] = {
     **dict.fromkeys(("collect_report", "write_report"), "write"),
@@ -27,9 +28,4 @@ if TYPE_CHECKING:
     from sardonyx.report.write import collect_report as collect_report
     from sardonyx.report.write import write_report as write_report
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'sardonyx.report' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"sardonyx.report.{_HOMES[name]}"), name)
-    return value
+__getattr__, __dir__ = attributes(__name__, _HOMES)

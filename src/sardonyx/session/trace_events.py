@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sardonyx import dtypes
-from sardonyx.session.trace_timeline import Timeline
+from sardonyx.session.trace_timeline import Timeline, wall_ns
 
 if TYPE_CHECKING:
     from sardonyx.interpret.profile import PartRun, StepRun
@@ -84,16 +84,19 @@ class Scribe:
                 line.add(each)
         end = max(line.end_ns for line in lines)
         lines[0].wait_until(end)
-        args = [self._kernel_args(step) for step in steps]
+        walls = wall_ns(steps, run.has_loops)
+        args = [self._kernel_args(step, wall) for step, wall in zip(steps, walls, strict=True)]
         events = self._nodes(steps, lines[0], tids[0], indices)
+        told: set[int] = set()
         for line, tid in zip(lines, tids, strict=True):
             for is_wait, i, start_ns, duration_ns in line.spans:
                 if is_wait:
                     step = {"part": steps[i].facts.part, "step": str(steps[i].facts.step)}
                     events.append(self.event("Barrier", "barrier", tid, start_ns, duration_ns, step))
                 else:
-                    own = args[i] if tid == tids[0] else _brief(args[i])
+                    own = _brief(args[i]) if i in told else args[i]
                     events.append(self.event("Kernel", steps[i].facts.kernel, tid, start_ns, duration_ns, own))
+                    told.add(i)
         events += self._occupancy(steps, lines[0], tids[0])
         # Parents come before their children, and counters before the event whose line they share.
         return sorted(events, key=lambda e: (e["ts"], e["ph"], -e["dur"]))
@@ -114,7 +117,7 @@ class Scribe:
             made.append(self.event("Node", node_name(node), tid, start, end - start, args))
         return made
 
-    def _kernel_args(self, step: StepRun) -> dict[str, Any]:
+    def _kernel_args(self, step: StepRun, wall: float) -> dict[str, Any]:
         facts = step.facts
         ran = [t for t in step.times if t.start_ns]
         busy = max((t.busy_ns for t in ran), default=0)
@@ -130,6 +133,7 @@ class Scribe:
             "nodes": [node.name or node.outputs[0].name for node in facts.nodes],
             "origins": list(dict.fromkeys(name for node in facts.nodes for name in node.origin)),
             "threads": len(ran),
+            "wall_us": round(wall / 1000, 3),
             "flops": facts.flops,
             "bytes": facts.nbytes,
             "weight_bytes": facts.weights_nbytes,
@@ -214,5 +218,5 @@ def _nbytes(value: Any) -> int:
 
 
 def _brief(args: Mapping[str, Any]) -> dict[str, Any]:
-    """What a worker's event tells of a step; the caller's event tells the rest."""
+    """What other threads' events tell of a step; that of the first thread, which is the caller if it ran, tells all."""
     return {name: args[name] for name in ("op_name", "provider", "part", "step")}

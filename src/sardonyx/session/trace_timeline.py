@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -54,3 +55,35 @@ class Timeline:
         if not is_wait:
             self.begins[step] = start
         self.end_ns = start + duration_ns
+
+
+def wall_ns(steps: Sequence[StepRun], has_loops: bool) -> list[float]:
+    """What each step adds to the time of a run, so that all together are the run of the part.
+
+    Waiting counts. Steps that overlap, because no barrier is between them, share their time as their threads were busy.
+    Of steps in loops only the time of their busiest thread is known.
+    """
+    if has_loops:
+        return [float(max((t.busy_ns for t in step.times), default=0)) for step in steps]
+    busy = [sum(t.busy_ns for t in step.times) for step in steps]
+    found = [0.0] * len(steps)
+    overlapping: list[int] = []
+    begun = ended = 0
+
+    def share() -> None:
+        total = sum(busy[i] for i in overlapping)
+        for i in overlapping:
+            found[i] = (ended - begun) * (busy[i] / total if total else 1 / len(overlapping))
+
+    for i, step in enumerate(steps):
+        spans = [(t.start_ns, t.start_ns + t.busy_ns) for t in step.times if t.start_ns]
+        if not spans:
+            continue
+        start, end = min(s for s, _ in spans), max(e for _, e in spans)
+        if start >= ended:
+            share()
+            overlapping, begun = [], ended or start
+        overlapping.append(i)
+        ended = max(ended, end)
+    share()
+    return found

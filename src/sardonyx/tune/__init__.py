@@ -14,8 +14,9 @@ given settings, ``tuning`` compares and decides.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sardonyx.lazy import attributes
 
 _HOMES = {"tune_model": "tuning", "Trial": "records", "Tuning": "records"}
 
@@ -26,9 +27,4 @@ if TYPE_CHECKING:
     from sardonyx.tune.records import Tuning as Tuning
     from sardonyx.tune.tuning import tune_model as tune_model
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    return value
+__getattr__, __dir__ = attributes(__name__, _HOMES)

@@ -23,6 +23,7 @@ from sardonyx.cli.options import (
     Threads,
     dimensions,
     numbers,
+    require_writable,
     shapes,
     words,
 )
@@ -143,6 +144,8 @@ def command(
     from sardonyx.bench.history import earlier_result
     from sardonyx.bench.machine import cores, why_busy
 
+    if history is not None:
+        require_writable(history)
     earlier = None if against is None else earlier_result(against, model.name)
     if require_quiet and (reasons := why_busy(threads or len(cores()))):
         raise Fail("the machine is too busy to measure", got=" ".join(reasons))

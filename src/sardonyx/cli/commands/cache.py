@@ -23,9 +23,13 @@ sardonyx cache warm model.onnx other.onnx --threads 4
 sardonyx cache clear model.onnx
 sardonyx cache clear
 """
+LISTED = 20
 
 
-def list_(as_json: AsJson = False) -> None:
+def list_(
+    all_: Annotated[bool, typer.Option("--all", help=f"List more than the last {LISTED} models.")] = False,
+    as_json: AsJson = False,
+) -> None:
     """What the cache holds, the last used models first."""
     from sardonyx import cache
 
@@ -51,10 +55,12 @@ def list_(as_json: AsJson = False) -> None:
                 m.kind,
                 m.path or "given as bytes",
             )
-            for m in models
+            for m in (models if all_ else models[:LISTED])
         ]
         if rows:
             out.print(table(("used", ">size", "kind", "model"), rows))
+        if len(rows) < len(models):
+            out.print(f"and {len(models) - len(rows)} more; --all lists them")
         out.print(f"{len(kernels)} kernels, {nbytes_text(sum(kernels))}")
 
     show(result, text, as_json)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from sardonyx.bench import Result
     from sardonyx.demo.records import Loaded, Optimized, Placed, Read
 
 EXAMPLES = """
@@ -68,7 +69,7 @@ def command(
         quantized = demo.quantize()
         _tell(out, "Quantize, with at most half a point of accuracy lost", print_budget, quantized)
         result = demo.benchmark(seconds, step)
-        _tell(out, "Benchmark", print_result, result)
+        _tell(out, "Benchmark", _benchmarked, result)
         step("writing the report")
         path, data = demo.report()
     took_s = time.perf_counter() - begun
@@ -137,6 +138,12 @@ def _optimized(out: Console, found: Optimized) -> None:
     out.print(f"{found.before} nodes became {found.after}: {found.model}", soft_wrap=True)
     out.print(table(("pass", ">rewrites"), list(found.passes.items())))
     out.print(f"it gives {'the same answers' if found.is_same else 'OTHER ANSWERS'}")
+
+
+def _benchmarked(out: Console, found: Result) -> None:
+    print_result(out, found)
+    if len(found.timings) == 1:
+        out.print("No other engine is here to compare with; pip install onnxruntime brings one.")
 
 
 def _placed(out: Console, found: Placed) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from sardonyx.cli import FAILED, GOOD
 from sardonyx.cli.console import show, table
-from sardonyx.cli.options import AsJson, Dimensions, ModelPath, dimensions
+from sardonyx.cli.options import AsJson, Dimensions, ModelPath, dimensions, require_writable
 from sardonyx.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def command(
         return FAILED if culprit else GOOD
     if output is None:
         raise InvalidArgument("where should the optimized model be written?", hint="give --output FILE")
+    require_writable(output)
     result = optimize_model(model, level.value, check=check, **given)
     result.save(output)
     before, after = result.node_counts

@@ -24,6 +24,7 @@ from sardonyx.cli.options import (
     Seed,
     Shapes,
     Threads,
+    require_writable,
     session_options,
     usable_providers,
 )
@@ -76,6 +77,8 @@ def command(
 
     if from_trace is not None and (inputs or save_trace):
         raise InvalidArgument("--from-trace runs nothing, so that --input and --save-trace mean nothing")
+    if save_trace is not None:
+        require_writable(save_trace)
     options = session_options(threads, precision, config)
     usable = usable_providers(provider)
     given = None if from_trace is None else read_trace(from_trace)

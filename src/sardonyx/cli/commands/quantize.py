@@ -332,7 +332,7 @@ def _metric(labels: str | None, answers: str | None) -> Any:
         if answers is not None:
             raise InvalidArgument("--answers names the output that --labels are for", hint="give --labels FILE")
         return None
-    from sardonyx.bench.samples import read_array
+    from sardonyx.bench.files import read_array
     from sardonyx.quantization.accuracy import ShareRight
 
     return ShareRight(read_array(labels), answers)

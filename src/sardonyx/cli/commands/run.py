@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
 import time
 import zipfile
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from sardonyx.cli.options import (
     Seed,
     Shapes,
     Threads,
+    require_writable,
 )
 from sardonyx.cli.progress import progress
 from sardonyx.errors import InvalidArgument
@@ -79,8 +79,8 @@ def command(
 
     if output is not None and output.suffix not in FORMATS:
         raise InvalidArgument("outputs are saved as .npz or .npy", got=str(output))
-    if output is not None and not os.access(output.parent, os.W_OK):
-        raise InvalidArgument("outputs cannot be written there", got=str(output.parent))
+    if output is not None:
+        require_writable(output)
     feeds, statements = feeds_of(model, inputs, dim, shape, seed)
     with progress() as step, sizes_were_assumed(statements):
         step(f"loading {model.name}")

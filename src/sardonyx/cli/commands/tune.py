@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,12 +24,12 @@ from sardonyx.cli.options import (
     Seed,
     Shapes,
     Threads,
+    require_writable,
     session_options,
     usable_providers,
     words,
 )
 from sardonyx.cli.progress import progress
-from sardonyx.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,8 +92,7 @@ def command(
     from sardonyx.tune import tune_model
 
     path = Path(f"{model.stem}.config.json") if output is None else output
-    if not os.access(path.parent, os.W_OK):
-        raise InvalidArgument("the settings cannot be written there", got=str(path.parent))
+    require_writable(path)
     options = session_options(threads, precision, config)
     usable = usable_providers(provider)
     profile = None if from_trace is None else read_trace(from_trace)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from sardonyx.profile.facts import Facts
-from sardonyx.profile.findings import Finding, Fix
+from sardonyx.profile.findings import OPPORTUNITY, PROBLEM, Finding, Fix
 from sardonyx.session.cpu_options import split_names
 
 FUSED = {
@@ -23,6 +23,8 @@ FUSED = {
 """Fusions whose expressions exporters write on purpose, and the operators that they make."""
 DISABLED_KEY = "optimization.disable_specified_optimizers"
 LIMITED = ("disabled", "basic")
+MISSED_SHARE = 0.02
+"""Of the bytes that kernels read and write: below it, a fusion that was missed is no problem."""
 EXPORT = "export again with opset {opset} or later, which has the operator, or write the expression as the reason asks"
 OPSETS = {"LayerNormalization": 17, "Gelu": 20, "GroupNormalization": 18}
 
@@ -39,6 +41,7 @@ def missed(facts: Facts) -> Iterator[Finding]:
     for (pass_name, reason), nodes in left.items():
         operator = FUSED[pass_name]
         kernels = [k for k in facts.profile.kernels if not set(nodes).isdisjoint(k.nodes)]
+        share = sum(k.nbytes for k in kernels) / facts.profile.nbytes if facts.profile.nbytes else 1.0
         yield Finding(
             "missed-fusion",
             f"{len(nodes)} expression{'s' if len(nodes) > 1 else ''} could not be fused into {operator}",
@@ -47,11 +50,13 @@ def missed(facts: Facts) -> Iterator[Finding]:
                 "expressions": len(nodes),
                 "kernels": len(kernels),
                 "nodes_in_these_kernels": sum(len(k.nodes) for k in kernels),
+                "share_of_bytes": share,
             },
             f"{pass_name} declined: {reason}.",
             Fix(EXPORT.format(opset=OPSETS.get(operator, 23))),
             tuple(nodes),
-            cost=facts.share(sum(k.seconds for k in kernels)),
+            PROBLEM if share >= MISSED_SHARE else OPPORTUNITY,
+            facts.share(sum(k.seconds for k in kernels)),
         )
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from sardonyx.profile.facts import Facts
 from sardonyx.profile.findings import OPPORTUNITY, Finding, Fix
-from sardonyx.profile.records import KernelUse
+
+if TYPE_CHECKING:
+    from sardonyx.ir.graph import Node, Value
+    from sardonyx.profile.records import KernelUse
 
 LAYOUT_STEPS, LAYOUT_NBYTES, LAYOUT_SHARE = 3, 1 << 20, 0.1
 """Steps that change a layout, their bytes and their share of all bytes, from which on they are a problem."""
@@ -16,18 +20,20 @@ LARGE_OUTPUT_NBYTES = 1 << 25
 MEMORY_SHARE = 0.8
 TURNS = ("transpose", "interleave")
 """Kernels that change the order of axes."""
+SHAPERS = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
+"""Operators that only give elements another shape."""
 COPIES = frozenset(("Concat", "Expand", "Identity", "Pad", "Reshape", "Slice", "Split", "Tile"))
 """Operators that copy elements as they are."""
 
 
 def layouts(facts: Facts) -> Iterator[Finding]:
-    """Layouts that change back and forth."""
-    turns = [k for k in facts.movers() if k.kernel in TURNS or "Transpose" in k.operators]
+    """Layouts that change back and forth because the model's Transposes ask for it."""
+    transposes = [n for n in facts.nodes if n.op_type == "Transpose" and not _is_constant(n.inputs[0])]
+    near = {name for n in transposes for name in _around(n)}
+    turns = [k for k in facts.movers() if (k.kernel in TURNS or "Transpose" in k.operators) and near & {*k.nodes}]
     total, moved = facts.profile.nbytes, sum(k.nbytes for k in turns)
     if len(turns) < LAYOUT_STEPS or moved < max(LAYOUT_NBYTES, LAYOUT_SHARE * total):
         return
-    transposes = [n for n in facts.nodes if n.op_type == "Transpose"]
-    names = tuple(dict.fromkeys(n.name or n.outputs[0].name for n in transposes)) or _names(turns)
     yield Finding(
         "layouts",
         f"the layout changes {len(turns)} times in a run",
@@ -39,9 +45,34 @@ def layouts(facts: Facts) -> Iterator[Finding]:
         },
         "Elements are written in one order and read in another, again and again.",
         Fix("keep one layout throughout: export without Transposes between layers, or move them to inputs and outputs"),
-        names,
+        tuple(dict.fromkeys(map(_label, transposes))),
         cost=facts.share(sum(k.seconds for k in turns)),
     )
+
+
+def _around(transpose: Node) -> Iterator[str]:
+    """The names of a Transpose and of the nodes next to it, behind those that only change the shape."""
+    yield _label(transpose)
+    before = transpose.inputs[0]
+    while before is not None and before.producer is not None:
+        yield _label(before.producer)
+        if before.producer.op_type not in SHAPERS:
+            break
+        before = before.producer.inputs[0]
+    behind = [node for node, _ in transpose.outputs[0].uses]
+    while behind:
+        node = behind.pop()
+        yield _label(node)
+        if node.op_type in SHAPERS:
+            behind += [user for user, _ in node.outputs[0].uses]
+
+
+def _is_constant(value: Value | None) -> bool:
+    return value is None or value.is_const
+
+
+def _label(node: Node) -> str:
+    return node.name or node.outputs[0].name
 
 
 def copies(facts: Facts) -> Iterator[Finding]:
@@ -120,7 +151,3 @@ def memory_limit(facts: Facts) -> Iterator[Finding]:
             "The process is killed when the limit is reached.",
             Fix("run smaller batches, quantize the weights, or bound a session: InferenceSession(..., max_memory=n)"),
         )
-
-
-def _names(uses: Sequence[KernelUse]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for use in uses for name in use.nodes))

@@ -9,12 +9,15 @@ import numpy as np
 
 from sardonyx import dtypes
 from sardonyx.profile.facts import PRODUCTS, Facts
-from sardonyx.profile.findings import OPPORTUNITY, Finding, Fix
+from sardonyx.profile.findings import OPPORTUNITY, PROBLEM, Finding, Fix
 from sardonyx.session.config_keys import DOUBLES_KEY
 
 DOUBLE_SHARE = 0.5
 """Of all operations, or of weights."""
 DENORMAL_SHARE = 1e-3
+"""Of the elements of a tensor."""
+DENORMAL_FLOPS = 0.05
+"""The share of all operations that read such tensors: below it, they are no problem."""
 SAMPLED = 1 << 20
 """Elements of a tensor that are looked at."""
 QUANTIZABLE_FLOPS, QUANTIZABLE_SHARE = 10**9, 0.6
@@ -46,19 +49,26 @@ def doubles(facts: Facts) -> Iterator[Finding]:
 
 def denormals(facts: Facts) -> Iterator[Finding]:
     """Weights or inputs with numbers so small that arithmetic on them is slow."""
-    found = {f"weights {v.name}": _denormal_share(v.numpy()) for v in facts.weights if _is_real(v)}
-    found |= {f"input {name}": _denormal_share(x) for name, x in facts.feeds.items() if isinstance(x, np.ndarray)}
-    many = {name: share for name, share in found.items() if share > DENORMAL_SHARE}
-    if many:
-        worst = max(many, key=lambda name: many[name])
-        yield Finding(
-            "denormals",
-            f"{100 * many[worst]:.2g} % of {worst} are denormal",
-            {"tensors": len(many), "largest_share": many[worst]},
-            "Numbers below 1.2e-38 take a hundred cycles and more where the chip computes with them.",
-            Fix("set them to zero before the export: w[abs(w) < np.finfo(w.dtype).tiny] = 0"),
-            tuple(name.partition(" ")[2] for name in many),
-        )
+    weights = {v.name: _denormal_share(v.numpy()) for v in facts.weights if _is_real(v)}
+    inputs = {name: _denormal_share(x) for name, x in facts.feeds.items() if isinstance(x, np.ndarray)}
+    many = {name: share for name, share in {**weights, **inputs}.items() if share > DENORMAL_SHARE}
+    if not many:
+        return
+    worst = max(many, key=lambda name: many[name])
+    readers = {n.name or n.outputs[0].name for n in facts.nodes for v in n.inputs if v is not None and v.name in many}
+    kernels = [k for k in facts.profile.kernels if not readers.isdisjoint(k.nodes)]
+    flops = sum(k.flops for k in kernels)
+    is_much = flops >= DENORMAL_FLOPS * facts.profile.flops
+    yield Finding(
+        "denormals",
+        f"{100 * many[worst]:.2g} % of {'input' if worst in inputs else 'weights'} {worst} are denormal",
+        {"tensors": len(many), "largest_share": many[worst], "operations_on_them": flops},
+        "Numbers below 1.2e-38 take a hundred cycles and more where the chip computes with them.",
+        Fix("set them to zero before the export: w[abs(w) < np.finfo(w.dtype).tiny] = 0"),
+        tuple(many),
+        PROBLEM if is_much else OPPORTUNITY,
+        facts.share(sum(k.seconds for k in kernels)),
+    )
 
 
 def _is_real(value: Any) -> bool:

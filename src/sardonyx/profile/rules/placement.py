@@ -8,27 +8,32 @@ from collections.abc import Iterator
 from sardonyx import knobs
 from sardonyx.partition import registry
 from sardonyx.profile.facts import Facts
-from sardonyx.profile.findings import Finding, Fix
+from sardonyx.profile.findings import OPPORTUNITY, Finding, Fix
+
+MAPS = frozenset(("ZipMap",))
+"""Operators whose results are no tensors, so that Python makes them whatever runs the model."""
+MAPS_SHARE = 0.25
 
 
 def fallback(facts: Facts) -> Iterator[Finding]:
     """Nodes on numpy, next to nodes that are compiled."""
     rows = [p for p in facts.explanation.placements if p.op_type != "Constant"]
-    left = [p for p in rows if p.provider == "reference"]
+    left = [p for p in rows if p.provider == "reference" and p.op_type not in MAPS]
     compiled = [p for p in rows if p.provider != "reference"]
     if not left or not compiled:
         return
     names = {p.node for p in left}
     kinds = Counter(p.op_type for p in left)
-    seconds = sum(n.seconds for n in facts.profile.nodes if n.engine == "reference")
+    seconds = _numpy_seconds(facts, names)
     owners = ["reference" if p.provider == "reference" else "compiled" for p in rows]
     parts = sum(a == "compiled" and b != "compiled" for a, b in zip(owners, [*owners[1:], ""], strict=True))
     listed = ", ".join(f"{op} {n}" for op, n in kinds.most_common(4))
+    cut = f"They cut the compiled part into {parts}, and each cut returns to Python. " if parts > 1 else ""
     yield Finding(
         "fallback",
         f"{len(left)} of {len(rows)} nodes run on numpy ({listed})",
         {"nodes_on_numpy": len(left), "compiled_parts": parts, "seconds_a_run": seconds},
-        f"The compiled part is cut into {parts}, and each cut returns to Python. Why: {left[0].reason}.",
+        f"{cut}Why: {left[0].reason}.",
         Fix(
             "replace the operator by ones that are compiled (docs/status.md lists what is not), or write it as "
             "a compiled custom operator: sardonyx.custom_op"
@@ -36,6 +41,27 @@ def fallback(facts: Facts) -> Iterator[Finding]:
         tuple(sorted(names)),
         cost=facts.share(seconds),
     )
+
+
+def maps(facts: Facts) -> Iterator[Finding]:
+    """Outputs that are lists of dictionaries, which Python makes row by row."""
+    names = {p.node for p in facts.explanation.placements if p.provider == "reference" and p.op_type in MAPS}
+    seconds = _numpy_seconds(facts, names)
+    if facts.share(seconds) > MAPS_SHARE:
+        yield Finding(
+            "maps",
+            "an output is a list of dictionaries, one for each row",
+            {"seconds_a_run": seconds, "share_of_a_run": facts.share(seconds)},
+            "Dictionaries are objects of Python, made one by one.",
+            Fix("export probabilities as a tensor: zipmap=False in skl2onnx, or drop the ZipMap"),
+            tuple(sorted(names)),
+            kind=OPPORTUNITY,
+            cost=facts.share(seconds),
+        )
+
+
+def _numpy_seconds(facts: Facts, names: set[str]) -> float:
+    return sum(n.seconds for n in facts.profile.nodes if n.engine == "reference" and n.name in names)
 
 
 def nothing_compiled(facts: Facts) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from sardonyx.optimize.feeds import candidates, complete
 from sardonyx.records import Record
 from sardonyx.session.options import SessionOptions
 from sardonyx.session.session import InferenceSession
+from sardonyx.session.trace_timeline import wall_ns
 
 WARM_S, WATCHED_S = 1.0, 2.0
 """How long warm-up and observed runs may take; there are at least two of each."""
@@ -103,8 +104,9 @@ class Watch:
         self._learn(node, inputs, outputs)
 
     def part(self, run: PartRun) -> None:
-        for (facts, _), seconds in zip(run.steps(), _wall_seconds(run), strict=True):
-            self.work.append(Work(facts.nodes, facts.kernel, seconds, facts.flops, facts.nbytes, facts.arithmetic))
+        steps = run.steps()
+        for (facts, _), ns in zip(steps, wall_ns(steps, run.has_loops), strict=True):
+            self.work.append(Work(facts.nodes, facts.kernel, ns / 1e9, facts.flops, facts.nbytes, facts.arithmetic))
             if facts.node is not None:
                 self._learn(facts.node, facts.inputs, facts.outputs)
 
@@ -114,36 +116,6 @@ class Watch:
             for value, array in zip(values, arrays, strict=False):
                 if value is not None and isinstance(array, np.ndarray):
                     self.types.setdefault(value.name, array_type(array))
-
-
-def _wall_seconds(run: PartRun) -> list[float]:
-    """What each step adds to the time of the run: waiting counts, and steps that overlap, because no barrier is between
-    them, share their time as their threads were busy."""
-    steps = run.steps()
-    busy = [sum(t.busy_ns for t in step.times) for step in steps]
-    if run.has_loops:
-        return [max((t.busy_ns for t in step.times), default=0) / 1e9 for step in steps]
-    found = [0.0] * len(steps)
-    overlapping: list[int] = []
-    begun = ended = 0
-
-    def share() -> None:
-        total = sum(busy[i] for i in overlapping) or 1
-        for i in overlapping:
-            found[i] = (ended - begun) * busy[i] / total / 1e9
-
-    for i, step in enumerate(steps):
-        spans = [(t.start_ns, t.start_ns + t.busy_ns) for t in step.times if t.start_ns]
-        if not spans:
-            continue
-        start, end = min(s for s, _ in spans), max(e for _, e in spans)
-        if start >= ended:
-            share()
-            overlapping, begun = [], ended or start
-        overlapping.append(i)
-        ended = max(ended, end)
-    share()
-    return found
 
 
 def _repeat(call: Callable[[], object], seconds: float) -> list[float]:

@@ -100,8 +100,14 @@ def _ticks(microseconds: int) -> int:
 def now() -> int:
     """The tick counter that kernels read."""
     out = ctypes.c_int64()
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(linker.native("language.system", "read_ticks"))(ctypes.addressof(out))
+    _reader()(ctypes.addressof(out))
     return out.value
+
+
+@cache
+def _reader() -> Callable[[int], None]:
+    """Native functions stay loaded for the life of the process."""
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(linker.native("language.system", "read_ticks"))
 
 
 def natives() -> list[Callable[[], int]]:
