@@ -56,10 +56,10 @@ def test_json_is_the_result(commands: Commands, digits: Path, tmp_path: Path) ->
 
 def test_a_regression_fails(commands: Commands, digits: Path, history: Path, tmp_path: Path) -> None:
     commands("bench", digits, *QUICK, "--history", history)
-    slower = rewritten(history, tmp_path / "slower.json", 50.0)
+    slower = rewritten(history, tmp_path / "slower.json", 1e4)
     good = commands("bench", digits, *QUICK, "--against", slower)
     assert good.status == 0 and "Nothing is worse than" in good.out
-    faster = rewritten(history, tmp_path / "faster.json", 0.02)
+    faster = rewritten(history, tmp_path / "faster.json", 1e-4)
     bad = commands("bench", digits, *QUICK, "--against", faster, "--json")
     assert bad.status == FAILED and any("median" in line for line in bad.json["regressions"])
 
