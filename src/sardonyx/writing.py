@@ -106,6 +106,15 @@ class Pending:
             return None
         return made
 
+    def put_away(self) -> str | None:
+        """The file that this one will replace, under a temporary name; None if there is no such file."""
+        made = temporary_name(self.name)
+        try:
+            os.replace(self.name, made, src_dir_fd=self.folder, dst_dir_fd=self.folder)
+        except FileNotFoundError:
+            return None
+        return made
+
     def close(self) -> None:
         """Delete the temporary file unless it was committed."""
         _forget(self.temporary or None, self.folder)
@@ -113,20 +122,26 @@ class Pending:
 
 
 def _rename(pending: Sequence[Pending]) -> None:
-    """Rename all files to their final names, or none."""
+    """Rename all files to their final names, or none. The last file, which may be one that reads the others, is away
+    while those change: a killed process leaves none of it, never one beside others' contents.
+    """
     done: list[tuple[Pending, str | None]] = []
     try:
-        for i, each in enumerate(pending):
-            done.append((each, each.backup() if i + 1 < len(pending) else None))
+        if len(pending) > 1:
+            done.append((pending[-1], pending[-1].put_away()))
+        for each in pending[:-1]:
+            done.append((each, each.backup()))
+            each.commit()
+        for each in pending[-1:]:
             each.commit()
     except BaseException:
         for each, backup in reversed(done):
             with contextlib.suppress(OSError):
-                if each.temporary:
+                if each.temporary and each is not pending[-1]:
                     _forget(backup, each.folder)
                 elif backup is not None:
                     os.replace(backup, each.name, src_dir_fd=each.folder, dst_dir_fd=each.folder)
-                else:
+                elif not each.temporary:
                     os.unlink(each.name, dir_fd=each.folder)
         raise
     for each, backup in done:

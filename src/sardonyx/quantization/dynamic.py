@@ -11,7 +11,7 @@ import numpy as np
 from sardonyx import dtypes
 from sardonyx.ir.graph import Graph, Model, Node, Value
 from sardonyx.ir.tensor import Tensor
-from sardonyx.quantization import names
+from sardonyx.quantization import arguments, names
 from sardonyx.quantization.kinds import QuantType
 from sardonyx.quantization.lookups import embed_layer_normalization, gather
 from sardonyx.quantization.misuse import Misuse
@@ -30,7 +30,7 @@ from sardonyx.quantization.source import (
     raise_opset,
     warn_of_unknown_nodes,
 )
-from sardonyx.quantization.static import finish
+from sardonyx.quantization.static import finish, warn_unless_wanted
 from sardonyx.quantization.weights import constant_parameters
 
 MINIMUM_OPSET = 11
@@ -58,20 +58,25 @@ def quantize_dynamically(
     options = ExtraOptions() if options is None else options
     if options.matmul_const_b_only is None:
         options = replace(options, matmul_const_b_only=True)
-    for each, what in ((nodes_to_quantize, "nodes_to_quantize"), (nodes_to_exclude, "nodes_to_exclude")):
-        warn_of_unknown_nodes(model, each or (), what)
+    chosen = arguments.names(op_types, "op_types_to_quantize")
+    arguments.check_operators(model, chosen)
+    included = arguments.names(nodes_to_quantize, "nodes_to_quantize")
+    excluded = arguments.names(nodes_to_exclude, "nodes_to_exclude")
+    warn_of_unknown_nodes(model, included, "nodes_to_quantize")
+    warn_of_unknown_nodes(model, excluded, "nodes_to_exclude")
     raise_opset(model, MINIMUM_OPSET)
     settings = Settings(
-        op_types=frozenset(op_types or IntegerOpsRegistry),
+        op_types=frozenset(chosen or IntegerOpsRegistry),
         weight_type=weight_type,
         per_channel=bool(per_channel),
         reduce_range=bool(reduce_range),
-        nodes_to_quantize=frozenset(nodes_to_quantize or ()),
-        nodes_to_exclude=frozenset(nodes_to_exclude or ()),
+        nodes_to_quantize=frozenset(included),
+        nodes_to_exclude=frozenset(excluded),
         options=options,
         overrides=Overrides.of(options.tensor_quant_overrides, model, QuantType.QUInt8),
     )
     prepare(model)
+    warn_unless_wanted(model, settings)
     DynamicRewriter(model, settings, RULES).run()
     finish(model, settings)
 

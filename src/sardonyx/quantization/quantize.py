@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from sardonyx.quantization.arguments import check_output, member
 from sardonyx.quantization.configs import DynamicQuantConfig, QuantConfig, StaticQuantConfig
 from sardonyx.quantization.kinds import CalibrationMethod, QuantFormat, QuantizationMode, QuantType
 from sardonyx.quantization.misuse import Misuse
@@ -91,6 +92,11 @@ def quantize_static(
     from sardonyx.quantization import static
     from sardonyx.quantization.source import read_model, refuse_quantized, warn_unless_preprocessed
 
+    quant_format = member(QuantFormat, quant_format, "quant_format")
+    activation_type = member(QuantType, activation_type, "activation_type")
+    weight_type = member(QuantType, weight_type, "weight_type")
+    calibrate_method = member(CalibrationMethod, calibrate_method, "calibrate_method")
+    check_output(model_output)
     options = ExtraOptions.of(extra_options)
     static.check_types(quant_format, activation_type, weight_type)
     if activation_type.is_float8 and calibrate_method is not CalibrationMethod.Distribution:
@@ -151,6 +157,8 @@ def quantize_dynamic(
     from sardonyx.quantization.dynamic import quantize_dynamically
     from sardonyx.quantization.source import read_model, refuse_quantized, warn_unless_preprocessed
 
+    weight_type = member(QuantType, weight_type, "weight_type")
+    check_output(model_output)
     options = ExtraOptions.of(extra_options)
     model = read_model(model_input)
     refuse_quantized(model)

@@ -11,6 +11,7 @@ from typing import Any
 
 from sardonyx import dtypes
 from sardonyx.ir.graph import Model
+from sardonyx.quantization import arguments
 from sardonyx.quantization.calibrate.cache import read_table, save_tensors_data
 from sardonyx.quantization.calibrate.calibraters import create_calibrator
 from sardonyx.quantization.calibrate.tensors import TensorsData
@@ -63,16 +64,20 @@ def static_settings(
 ) -> Settings:
     """Settings for a model, with everything checked that does not need calibration."""
     options = ExtraOptions.of(None) if options is None else options
-    for names, what in ((nodes_to_quantize, "nodes_to_quantize"), (nodes_to_exclude, "nodes_to_exclude")):
-        warn_of_unknown_nodes(model, names or (), what)
+    chosen = arguments.names(op_types, "op_types_to_quantize")
+    arguments.check_operators(model, chosen)
+    included = arguments.names(nodes_to_quantize, "nodes_to_quantize")
+    excluded = arguments.names(nodes_to_exclude, "nodes_to_exclude")
+    warn_of_unknown_nodes(model, included, "nodes_to_quantize")
+    warn_of_unknown_nodes(model, excluded, "nodes_to_exclude")
     return Settings(
-        op_types=frozenset(op_types or STATIC_OPERATORS),
+        op_types=frozenset(chosen or STATIC_OPERATORS),
         activation_type=activation_type,
         weight_type=weight_type,
         per_channel=bool(per_channel),
         reduce_range=bool(reduce_range),
-        nodes_to_quantize=frozenset(nodes_to_quantize or ()),
-        nodes_to_exclude=frozenset(nodes_to_exclude or ()),
+        nodes_to_quantize=frozenset(included),
+        nodes_to_exclude=frozenset(excluded),
         options=options,
         overrides=Overrides.of(options.tensor_quant_overrides, model, activation_type),
     )
@@ -192,8 +197,14 @@ def keep_ranges(ranges: TensorsData, path: str | os.PathLike[str] | None, *, smo
 
 def rewrite(model: Model, settings: Settings, quant_format: QuantFormat) -> None:
     """Quantize a prepared model in place by the ranges of its settings."""
+    warn_unless_wanted(model, settings)
     (quantize_qdq if quant_format is QuantFormat.QDQ else quantize_qoperator)(model, settings)
     finish(model, settings)
+
+
+def warn_unless_wanted(model: Model, settings: Settings) -> None:
+    if not any(settings.wants(node) for node in model.graph.all_nodes()):
+        logger.warning("nothing is quantized: no node has one of the chosen operator types and names")
 
 
 def finish(model: Model, settings: Settings) -> None:

@@ -78,6 +78,7 @@ from sardonyx.providers.cpu.kernels.image import grid_sample, grid_sample_nhwc, 
 from sardonyx.providers.cpu.kernels.index import cumulative_sum, gather, nms, nonzero, scatter, top_k, unique
 from sardonyx.providers.cpu.kernels.loops import copy, fill, interleave, loop, random_stream
 from sardonyx.providers.cpu.kernels.quantized import conv as quantized_conv
+from sardonyx.providers.cpu.kernels.quantized import conv_nhwc as quantized_conv_nhwc
 from sardonyx.providers.cpu.kernels.quantized import depthwise_dot, gemm_amx_pipelined
 from sardonyx.providers.cpu.kernels.quantized import depthwise_nhwc as quantized_depthwise
 from sardonyx.providers.cpu.kernels.quantized import gemm as quantized_gemm
@@ -180,6 +181,7 @@ VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
     ),
     IntegerConvolution: (
         Variant("conv.on_tiles", on_tiles.steps, on_tiles.supports),
+        Variant("quantized.conv_nhwc", quantized_conv_nhwc.steps, quantized_conv_nhwc.supports),
         Variant("quantized.conv", quantized_conv.steps),
     ),
     LinearAttention: (Variant("attention.linear", linear.steps),),

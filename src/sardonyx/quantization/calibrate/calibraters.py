@@ -20,6 +20,7 @@ from sardonyx.quantization.calibrate.runner import Providers, Runner, found_nan
 from sardonyx.quantization.calibrate.tensors import TensorData, TensorsData
 from sardonyx.quantization.kinds import CalibrationMethod
 from sardonyx.quantization.misuse import Misuse
+from sardonyx.quantization.shape_inference import infer_shapes
 from sardonyx.quantization.source import read_model
 
 if TYPE_CHECKING:
@@ -154,6 +155,8 @@ class MinMaxCalibrater(CalibraterBase):
         self._dtypes: dict[str, np.dtype[Any]] = {}
 
     def _augmented(self) -> Model:
+        if self.per_channel:
+            infer_shapes(self.source)
         return with_extremes(self.source, self.names, per_channel=self.per_channel)
 
     @property
@@ -201,12 +204,14 @@ class MinMaxCalibrater(CalibraterBase):
         return TensorsData(
             self.method,
             {
-                name: TensorData(
-                    lowest=np.asarray(low, self._dtypes[name]), highest=np.asarray(high, self._dtypes[name])
-                )
+                name: TensorData(lowest=self._ended(name, low), highest=self._ended(name, high))
                 for name, (low, high) in self._ranges.items()
             },
         )
+
+    def _ended(self, name: str, end: Array) -> Array:
+        """An end of a range as onnxruntime has it: an array of one dimension."""
+        return np.asarray(end, self._dtypes[name]).reshape(-1)
 
 
 class HistogramCalibrater(CalibraterBase):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.errors import InvalidArgument
 from sardonyx.ir.graph import Model
 from sardonyx.quantization.calibrate.augment import as_bytes
 from sardonyx.quantization.data import Feeds, feeds_of
@@ -39,11 +40,15 @@ class Runner:
         count = 0
         for count, feeds in enumerate(shown(feeds_of(reader), "calibrating", length_of(reader)), 1):
             self._check(feeds, count)
-            take(count, self.session.run(None, feeds))
+            try:
+                outputs = self.session.run(None, feeds)
+            except InvalidArgument as error:
+                raise Misuse(" ".join(str(error).split()), where=_sample(count)) from None
+            take(count, outputs)
         return count
 
     def _check(self, feeds: Feeds, number: int) -> None:
-        where = f"sample {number} of the calibration data"
+        where = _sample(number)
         if not isinstance(feeds, Mapping):
             raise Misuse("a sample is a dictionary from input names to arrays", where=where, got=type(feeds).__name__)
         for name in feeds:
@@ -62,6 +67,10 @@ class Runner:
         for name, value in feeds.items():
             if isinstance(value, np.ndarray) and value.dtype.kind == "f" and np.isnan(value).any():
                 raise Misuse("calibration data has NaN", where=f"{where}, input {name!r}")
+
+
+def _sample(number: int) -> str:
+    return f"sample {number} of the calibration data"
 
 
 def found_nan(name: str, number: int) -> Misuse:

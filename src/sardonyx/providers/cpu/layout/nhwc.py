@@ -23,6 +23,7 @@ from sardonyx.lower.groups import (
     Contraction,
     Convolution,
     Group,
+    IntegerConvolution,
     Loop,
     Pool,
     Reduce,
@@ -33,6 +34,7 @@ from sardonyx.lower.groups import (
 from sardonyx.providers.cpu.kernels.common.window import MIN_NHWC_LANES
 from sardonyx.providers.cpu.kernels.conv import dot_product, im2col, nhwc, on_tiles, stem, strided_windows
 from sardonyx.providers.cpu.kernels.image.resize import MIN_ROW
+from sardonyx.providers.cpu.kernels.quantized import conv_nhwc as quantized_conv_nhwc
 from sardonyx.providers.cpu.layout import merge_convs, nhwc_edges
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.records import Record
@@ -121,6 +123,9 @@ def _prefers_nhwc(group: Convolution, analysis: Analysis) -> bool:
         return False
     if on_tiles.takes(group, analysis):
         return True
+    if isinstance(group, IntegerConvolution):
+        is_allowed = analysis.target.policy.allows("quantized.conv_nhwc")
+        return is_allowed and quantized_conv_nhwc.suits(group, analysis)
     by_row = group.x.shape[1] != 1 and stem.has_few_channels(group)
     if not nhwc.suits(group, by_row=by_row) or not analysis.target.policy.allows(*_nhwc_variants(group, analysis)):
         return False

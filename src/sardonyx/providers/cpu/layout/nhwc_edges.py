@@ -13,9 +13,10 @@ from dataclasses import replace
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
-from sardonyx.lower.groups import Convolution, Fill, Group, Loop, Storage, View, Window
+from sardonyx.lower.groups import Convolution, Fill, Group, IntegerConvolution, Loop, Storage, View, Window
 from sardonyx.providers.cpu.kernels.common.window import is_nhwc
 from sardonyx.providers.cpu.kernels.conv import stem
+from sardonyx.providers.cpu.kernels.quantized import conv_nhwc as quantized_conv_nhwc
 from sardonyx.providers.cpu.machine.isa import Isa
 
 
@@ -29,7 +30,9 @@ def with_edge_copies(group: Convolution, isa: Isa) -> list[Group]:
             outputs.append(_temporary(view))
             after.append(Loop.copying(group.nodes, outputs[-1], view))
     group = replace(group, outputs=tuple(outputs))
-    if stem.has_few_channels(group):
+    if isinstance(group, IntegerConvolution) and quantized_conv_nhwc.as_stem(group, isa) is not None:
+        pass
+    elif stem.has_few_channels(group) and not isinstance(group, IntegerConvolution):
         if stem.as_stem(group, isa) is None:
             before, group = _with_taps_as_channels(group)
     elif not is_nhwc(group.x):

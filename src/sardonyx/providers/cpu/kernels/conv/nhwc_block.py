@@ -174,8 +174,10 @@ class TilePixels:
     def at(self, tap: Val) -> Channels:
         """The input of a tap at all pixels of the tile, each pixel read from its own address."""
         distance, places = self.block.distances.load(tap), self.block.places
-        found = [self._or_zeros(row, tap, self.source.at(places.load(row) + distance)) for row in self.rows]
-        return Channels(lambda c, _: (pixel.load(c) for pixel in found))
+        found = [
+            self.moving(self._or_zeros(row, tap, self.source.at(places.load(row) + distance))) for row in self.rows
+        ]
+        return Channels(lambda c, _: (self.load(pixel.at(c)) for pixel in found))
 
     def neighbours(self, tap: Val) -> Channels:
         """The input of a tap at all pixels of the tile, read from shared addresses; only where ``is_even(tap)`` holds.
@@ -187,32 +189,41 @@ class TilePixels:
         assert even is not None
         first = self.source.at(self.block.places.load(self.rows[0]) + self.block.distances.load(tap))
         reach = count if isinstance(even, int) else REACH
-        firsts, nbytes = [first.at(even * r) for r in range(0, count, reach)], first.dtype.bits // 8
+        firsts = [self.moving(first.at(even * r)) for r in range(0, count, reach)]
+        nbytes, unit = first.dtype.bits // 8, first.dtype
         odd = {} if isinstance(even, int) else {n: k.opaque(even * (n * nbytes)) for n in range(1, REACH, 2)}
         edges = {
-            r: self._or_zeros(self.rows[r], tap, first.at(even * r))
+            r: self.moving(self._or_zeros(self.rows[r], tap, first.at(even * r)))
             for r in ((*range(EDGE), *range(count - EDGE, count)) if self.zeros is not None else ())
         }
 
         def read(c: Val, here: Sequence[Buf]) -> Iterator[Val]:
             for r in range(count):
                 if r in edges:
-                    yield edges[r].load(c)
+                    yield self.load(edges[r].at(c))
                 elif isinstance(even, int):
-                    yield here[0].load(even * r)
+                    yield self.load(here[0].as_type(unit).at(even * r))
                 else:
-                    yield _neighbour(here[r // REACH], odd, r % REACH)
+                    yield self.load(_neighbour(here[r // REACH], odd, r % REACH))
 
         return Channels(read, firsts)
+
+    def moving(self, pixel: Buf) -> Buf:
+        """A pixel as memory of what is read at a time."""
+        return pixel
+
+    def load(self, at: Buf) -> Val:
+        """What is read at a time."""
+        return at.load()
 
     def _or_zeros(self, row: Val, tap: Val, pixel: Buf) -> Buf:
         return pixel if self.zeros is None else self.k.choose(self.block.has(row, tap), pixel, self.zeros)
 
 
-def _neighbour(pixel: Buf, odd: Mapping[int, Val], n: int) -> Val:
+def _neighbour(pixel: Buf, odd: Mapping[int, Val], n: int) -> Buf:
     """An element of the n-th neighbour of a pixel, by odd multiples of the pixel stride in bytes."""
     if n == 0:
-        return pixel.load()
+        return pixel
     scale = n & -n
     unit = {1: u8, 2: u16, 4: u32, 8: u64}[scale]
-    return pixel.as_type(unit).at(odd[n // scale]).as_type(pixel.dtype).load()
+    return pixel.as_type(unit).at(odd[n // scale]).as_type(pixel.dtype)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from sardonyx.dtypes import DType
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, EpilogueArgs
@@ -107,9 +107,9 @@ def _params(config: NhwcConvConfig, epilogue: Epilogue) -> Params:
 def conv_nhwc(k: Kernel, args: NhwcConvArgs[Buf, Val], *, config: NhwcConvConfig, epilogue: Epilogue) -> None:
     conv = _Conv(k, args, config, epilogue)
     with conv.blocking.share() as (index, panel, top, bottom):
-        block = _PixelBlock.of(conv, index, top, bottom)
+        block = PixelBlock.of(conv, index, top, bottom)
         block.locate()
-        sums = _PanelSums.of(block, panel)
+        sums = _PanelSums.of(conv, block, panel)
         with sums.k_blocks() as k_block, k.loop(top, bottom) as tile:
             sums.add(tile, k_block)
         if not config.is_register_epilogue:
@@ -117,11 +117,35 @@ def conv_nhwc(k: Kernel, args: NhwcConvArgs[Buf, Val], *, config: NhwcConvConfig
                 sums.finish(tile)
 
 
+class PixelGrid(Record):
+    """The output pixels of a convolution."""
+
+    groups: Val
+    lines: Val
+    length: Val
+    """Pixels of a line."""
+    rows: int
+    """Pixels of a micro-tile."""
+    is_padded: bool
+
+
+class ByPixels(Protocol):
+    """A convolution inside its kernel, as its pixel blocks see it."""
+
+    k: Kernel
+    grid: PixelGrid
+    block: Block
+    transposer: RowTransposer | None
+    located: Var
+    """The first pixel of the block that ``block`` describes, by number in all images."""
+
+
 class _Conv:
     """A convolution inside its kernel: its grid and scratch memory."""
 
     def __init__(self, k: Kernel, args: NhwcConvArgs[Buf, Val], config: NhwcConvConfig, epilogue: Epilogue) -> None:
         self.k, self.args, self.config, self.epilogue = k, args, config, epilogue
+        self.grid = PixelGrid(args.groups, args.lines, args.length, config.shape.rows, config.is_padded)
         dtype, shape = config.dtype, config.shape
         self.lanes = lanes_of(k.lanes, dtype)
         self.nr = shape.vectors * self.lanes
@@ -138,7 +162,6 @@ class _Conv:
         self.blocking = self._blocking()
         self.transposer = self._transposer()
         self.located = k.var(-1)
-        """The first pixel of the block that ``block`` describes, by number in all images."""
 
     def _clear_zeros(self) -> None:
         with self.k.loop(0, KC, self.lanes) as i:
@@ -161,10 +184,10 @@ class _Conv:
         return RowTransposer(k, args.window, args.taps, args.stem, to, config.stem_channels)
 
 
-class _PixelBlock(Record):
+class PixelBlock(Record):
     """The output pixels of some micro-tiles of a line, for one group."""
 
-    conv: _Conv
+    conv: ByPixels
     image: Val
     group: Val
     line: Val
@@ -175,20 +198,21 @@ class _PixelBlock(Record):
     """The first pixel, by number in the line."""
 
     @staticmethod
-    def of(conv: _Conv, index: Val, top: Val, bottom: Val) -> _PixelBlock:
+    def of(conv: ByPixels, index: Val, top: Val, bottom: Val) -> PixelBlock:
         """The micro-tiles from ``top`` to ``bottom`` of a line; ``index`` numbers lines over all images and groups."""
-        line, image = index % conv.args.lines, index // conv.args.lines
-        image, group = image // conv.args.groups, image % conv.args.groups
-        return _PixelBlock(conv, image, group, line, top, bottom, top * conv.config.shape.rows)
+        grid = conv.grid
+        line, image = index % grid.lines, index // grid.lines
+        image, group = image // grid.groups, image % grid.groups
+        return PixelBlock(conv, image, group, line, top, bottom, top * grid.rows)
 
     def locate(self) -> None:
         """Fill the tables of pixels, and transpose what a stem reads, unless the block before had the same pixels."""
-        conv, k, length, first = self.conv, self.conv.k, self.conv.args.length, self.first
-        place = (self.image * conv.args.lines + self.line) * length + first
+        conv, k, grid, length, first = self.conv, self.conv.k, self.conv.grid, self.conv.grid.length, self.first
+        place = (self.image * grid.lines + self.line) * length + first
         with k.when(conv.located.ne(place)):
             last = self.line * length + length - 1
-            count = (self.bottom - self.top) * conv.config.shape.rows
-            conv.block.locate(self.image, self.line * length + first, count, last, conv.config.is_padded)
+            count = (self.bottom - self.top) * grid.rows
+            conv.block.locate(self.image, self.line * length + first, count, last, grid.is_padded)
             if conv.transposer is not None:
                 conv.transposer.transpose(self.image, self.line, first, k.min(count, length - first))
             conv.located.set(place)
@@ -213,7 +237,7 @@ class _PanelSums(Record):
     """The sums of one panel of filters at the pixels of a block."""
 
     conv: _Conv
-    block: _PixelBlock
+    block: PixelBlock
     source: Buf
     weights: Buf
     pace: Val
@@ -224,8 +248,8 @@ class _PanelSums(Record):
     filters: Val
 
     @staticmethod
-    def of(block: _PixelBlock, panel: Val) -> _PanelSums:
-        conv, k, args, nr = block.conv, block.conv.k, block.conv.args, block.conv.nr
+    def of(conv: _Conv, block: PixelBlock, panel: Val) -> _PanelSums:
+        k, args, nr = conv.k, conv.args, conv.nr
         transposer = conv.transposer
         source = args.window.x.at(block.group * args.channels) if transposer is None else transposer.rows
         weights = args.w.at((block.group * conv.panels + panel) * conv.taps * args.channels * nr)

@@ -17,7 +17,7 @@ from sardonyx.providers.cpu.kernels.common.window import TapsArgs, WindowArgs
 from sardonyx.providers.cpu.kernels.math.transpose import interleaved
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N
 from sardonyx.providers.cpu.language.dsl import Kernel
-from sardonyx.providers.cpu.language.values import Buf, Val, f32, i64
+from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.program.steps import Ref
 from sardonyx.records import Record
 
@@ -77,7 +77,7 @@ class StemRows(Record):
     def nbytes(self) -> int:
         """Scratch of a block's rows; the last row is written a few vectors too far."""
         reach = (self.window.kernel[0] - 1) * self.window.dilations[0]
-        return (int(self.group.x.strides[2]) * (reach + 1) + self.channels * LINE) * 4
+        return (int(self.group.x.strides[2]) * (reach + 1) + self.channels * LINE) * self.x.dtype.itemsize
 
     @property
     def operand(self) -> StemArgs[Ref, Known]:
@@ -94,10 +94,11 @@ class RowTransposer:
 
     def __init__(
         self, k: Kernel, window: WindowArgs[Buf, Val], taps: TapsArgs[Buf, Val], image: StemArgs[Buf, Val], to: Buf,
-        channels: int,
+        channels: int, padding: Val | float = 0.0,
     ) -> None:  # fmt: skip
         """``window`` slides over the transposed rows; its memory is the NCHW image."""
         self.k, self.window, self.taps, self.image, self.to, self.channels = k, window, taps, image, to, channels
+        self.padding = k.value(padding, to.dtype, k.lanes)
         self._skipped = k.var(0)
 
     @property
@@ -119,7 +120,7 @@ class RowTransposer:
                 with inside:
                     self._transpose_row(source.at(row * self.image.plane_row), line, left - self.image.left, wide)
                 with outside, k.loop(0, wide * self.channels, k.lanes) as i:
-                    line.store(i, k.zeros(f32, k.lanes))
+                    line.store(i, self.padding)
 
     def _transpose_row(self, source: Buf, line: Buf, first: Val, wide: Val) -> None:
         """Transpose ``wide`` columns from ``first`` on; zeros outside the image."""
@@ -128,5 +129,5 @@ class RowTransposer:
             at = first + i
             mask = k.mask(columns - at, lanes) & ~k.mask(-at, lanes)
             planes = [source.at(self.image.plane * c).load(at, lanes, mask) for c in range(self.channels)]
-            for j, v in enumerate(interleaved([k.select(mask, v, 0.0) for v in planes])):
+            for j, v in enumerate(interleaved([k.select(mask, v, self.padding) for v in planes])):
                 line.store(i * self.channels + j * lanes, v)
