@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,22 @@ def test_report(commands: Commands, digits: Path, tmp_path: Path) -> None:
     assert (tmp_path / "digits.html").read_text("utf-8").startswith("<!doctype html>")
     found = commands("report", digits, "-o", "page.html", "--dim", "batch=8", "--json").json
     assert found["report"] == "page.html" and found["nbytes"] == Path("page.html").stat().st_size
+
+
+def test_a_report_with_accuracy_and_another_version(
+    commands: Commands, digits: Path, demo_dir: Path, tmp_path: Path
+) -> None:
+    np.save("images.npy", np.load(demo_dir / "heldout.npz")["images"][:5])
+    commands("optimize", digits, "-o", "small.onnx")
+    done = commands("report", digits, "--check", "--compare", "small.onnx", "--input", "images.npy")
+    assert done.status == GOOD, done.err
+    page = Path("digits.html").read_text("utf-8")
+    data = json.loads(page.split('type="application/json">')[1].split("</script>")[0])
+    titles = {table["title"]: table["rows"] for table in data["tables"]}
+    assert [row[0] for row in titles["Outputs of small.onnx"]] == ["label", "probability"]
+    (checked,) = (rows for title, rows in titles.items() if title.startswith("Accuracy beside"))
+    assert [row[-1] for row in checked] == ["agrees", "agrees"] and 0 < checked[1][1] < 1e-4
+    assert any("u8[5, 8, 8]" in text for _, text in data["summary"])
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda c: c[0])

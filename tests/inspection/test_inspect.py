@@ -143,3 +143,10 @@ def test_bad_input(tmp_path: Path, root: Path) -> None:
         inspect_model(b"\xff\xd8\xff\xe0 JPEG")
     with pytest.raises(InvalidArgument, match="no such symbolic dimension"):
         inspect_model(root / "demo" / "digits.onnx", dimensions={"width": 3})
+
+
+def test_numbers_of_trained_operators_are_parameters() -> None:
+    from tests.profile import planted
+
+    found = inspect_model(planted.classifier()[0])
+    assert found.parameters == 3 * 16 + 3 and found.weight_nbytes == 4 * found.parameters

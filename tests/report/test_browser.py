@@ -203,6 +203,18 @@ def test_tables_sort_and_layers_open_the_graph(browser: Browser, digits: Path) -
     assert browser.canvas("selected") == str(slowest["node"])
 
 
+def test_a_long_table_is_cut_until_all_is_asked_for(browser: Browser, tmp_path: Path) -> None:
+    rows = tuple((f"/block/layer.{i}/a/long/name", 10.0**-i) for i in range(30))
+    path = tmp_path / "long.html"
+    write_report(hostile_model("plain"), path, tables=[Table("Errors", ("layer", "error"), rows)], diagnose=False)
+    browser.open(path, width=390)
+    count = "return document.querySelectorAll('#section-tables tbody tr').length"
+    assert browser.script(count) == 20
+    assert browser.script("return document.documentElement.scrollWidth") <= 390
+    browser.script("document.querySelector('#section-tables > button').click()")
+    assert browser.script(count) == 30 and "1.00e-29" in browser.text("#section-tables")
+
+
 def test_two_thousand_nodes(browser: Browser, deep: Path) -> None:
     browser.open(deep)
     assert browser.errors() == []

@@ -40,7 +40,7 @@ def inspect_model(
     folder = os.path.dirname(os.path.abspath(path)) if path is not None else os.getcwd()
     external = risks.external_files(scanned.parsed().proto, folder)
     written = load(scanned)
-    constants = list(_constants(written.graph))
+    constants = list(parameters(written.graph))
     counted, uncounted, statements = _operations(source, dimensions, shapes)
     owners, unclaimed = _owners(source)
     found = risks.risks(written, external, owners, unclaimed)
@@ -81,15 +81,22 @@ def _output(model: Model, name: str, value: Value) -> Port:
     return _port(Value(name, stated if stated is not None else value.type))
 
 
-def _constants(graph: Graph) -> Iterator[Tensor]:
+def parameters(graph: Graph) -> Iterator[Tensor]:
+    """Constants of a graph and of its bodies, and numbers that trained operators (ai.onnx.ml) have as attributes."""
     for value in graph.initializers.values():
         if value.const is not None:
             yield value.const
     for node in graph.nodes:
         if node.op_type == "Constant":
             yield from (attr for attr in node.attrs.values() if isinstance(attr, Tensor))
+        if node.domain == "ai.onnx.ml":
+            for attr in node.attrs.values():
+                if isinstance(attr, Tensor):
+                    yield attr
+                elif isinstance(attr, list | tuple) and attr and all(isinstance(item, float) for item in attr):
+                    yield Tensor.of(np.array(attr, np.float32))
         for _, sub in node.subgraphs():
-            yield from _constants(sub)
+            yield from parameters(sub)
 
 
 def _precisions(constants: list[Tensor]) -> Iterator[Share]:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from sardonyx.inspection.text import duration
 from sardonyx.report.records import Finding, Measurement, Table
 
+MOST_LAYERS = 100
+
+NO_PROBLEM = Finding(
+    "good",
+    "No problem found",
+    "Looked for: nodes on numpy, missed fusions, threads beyond the cores or the quota, layouts that change back and "
+    "forth, copies, float64, denormals.",
+)
+
 if TYPE_CHECKING:
+    from sardonyx.bench.answers import Agreement
     from sardonyx.bench.results import Result, Timing
+    from sardonyx.inspection.compare import Comparison
     from sardonyx.profile.diagnosis import Diagnosis
     from sardonyx.quantization.budget.report import Report
 
 
 def findings_of(diagnosis: Diagnosis) -> list[Finding]:
     """Problems first, then what could be gained."""
-    found = []
+    found = [] if diagnosis.problems else [NO_PROBLEM]
     for each in (*diagnosis.problems, *diagnosis.opportunities):
         nodes = f" Nodes: {each.nodes_text}." if each.nodes else ""
         severity = "warning" if each.kind == "problem" else "advice"
@@ -68,3 +81,31 @@ def _measurement(timing: Timing, engine: str, setting: str) -> Measurement:
         timing.throughput,
         timing.peak_nbytes,
     )
+
+
+def accuracy_of(agreements: Sequence[Agreement], engine: str) -> Table:
+    """Outputs beside another engine's."""
+    rows = tuple((a.name, a.error, a.difference or "agrees") for a in agreements)
+    return Table(
+        f"Accuracy beside {engine}",
+        ("output", "relative error", "verdict"),
+        rows,
+        f"The outputs of {engine}, without its optimizer, on the same inputs.",
+    )
+
+
+def comparison_of(found: Comparison) -> list[Table]:
+    """Another version of the model: its outputs, and the values inside where it differs most."""
+    times = ""
+    if found.seconds is not None:
+        times = f" A run takes {duration(found.seconds[0])}, and {duration(found.seconds[1])} of the other."
+    outputs = tuple((d.name, d.error, d.largest, d.reason or "alike") for d in found.outputs)
+    columns: tuple[str, ...] = ("output", "relative error", "largest difference", "verdict")
+    tables = [Table(f"Outputs of {found.b}", columns, outputs, f"Beside those of {found.a}.{times}")]
+    worst = sorted(found.layers, key=lambda d: -(d.error or 0.0))[:MOST_LAYERS]
+    if worst:
+        rows = tuple((d.name, d.operator, d.error, d.largest) for d in worst)
+        columns = ("value", "operator", "relative error", "largest difference")
+        first = "" if found.first is None else f" The first that is not alike is {found.first.name}."
+        tables.append(Table(f"Values inside {found.b}", columns, rows, f"Those that differ most.{first}"))
+    return tables

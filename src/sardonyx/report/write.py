@@ -39,7 +39,7 @@ def write_report(
     from sardonyx.report.page import page
     from sardonyx.writing import write_whole
 
-    _require_writable(os.fspath(path))
+    require_writable(path)
     data = collect_report(
         model,
         options=options,
@@ -97,10 +97,11 @@ def collect_report(
     )
 
 
-def _require_writable(path: str) -> None:
+def require_writable(path: str | os.PathLike[str]) -> None:
     """Raise before minutes of work are lost."""
     from sardonyx.errors import Fail
 
+    path = os.fspath(path)
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise Fail("the report cannot be written: there is no such folder", where=folder)

@@ -34,6 +34,7 @@ from sardonyx.providers.cpu.runtime.serialize import DeserializedExecutable
 from sardonyx.providers.serialize import Serializer, compile_packing, deferred_executables, tier_ups_of
 from sardonyx.session import array_file, cache_writer, log
 from sardonyx.session.cache_key import SETTLED_NS, CacheKey, key_of
+from sardonyx.session.collecting import resting
 from sardonyx.session.engine import BuildOptions, Engine
 from sardonyx.session.metadata import ModelMetadata
 from sardonyx.session.part_entries import ModelEntry, SpecializationEntries, StateEntries, deserialized
@@ -324,9 +325,10 @@ class _Model:
 
 def _built(source: Any, options: BuildOptions) -> Engine:
     start = time.perf_counter()
-    from sardonyx.session.build import build  # imports onnx and the compiler
+    with resting():
+        from sardonyx.session.build import build  # imports onnx and the compiler
 
-    return build(source, options, import_s=time.perf_counter() - start)
+        return build(source, options, import_s=time.perf_counter() - start)
 
 
 def _plain_value(value: Value) -> tuple[str, Any]:

@@ -275,3 +275,27 @@ def test_a_program_that_ends_after_its_first_run(cache: str, tmp_path: Path) -> 
     ]
     assert [each.stdout.strip() for each in told] == ["Engine", "Engine" if cache == "off" else "CachedEngine"]
     assert not any(each.stderr for each in told)
+
+
+NATIVES = {"run", "execute", "worker", "read_ticks"}
+
+
+@pytest.mark.parametrize("by", ["second run", "session without baseline code"])
+def test_native_functions_of_the_team_begin_as_baseline_code(by: str) -> None:
+    linker.natives.clear()
+    found = session(model(), cache="0")
+    natives = {kernel.spec.name: kernel for kernel in _kernels(found) if kernel.spec.name in NATIVES}
+    assert natives.keys() == NATIVES and all(kernel.text for kernel in natives.values())
+    (first,) = found.run(None, images())
+    if by == "second run":
+        np.testing.assert_array_equal(found.run(None, images())[0], first)
+    else:
+        session(model(2), cache="0", baseline_code="0")
+    assert not any(kernel.text for kernel in natives.values())
+    assert linker.native("runtime.executor", "execute") != natives["execute"]
+
+
+def _kernels(found: sx.InferenceSession) -> list[BaselineKernel]:
+    tier_up = executable(found).tier_up
+    assert tier_up is not None
+    return list(tier_up._kernels)

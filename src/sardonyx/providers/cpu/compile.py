@@ -78,12 +78,14 @@ def _compiled(
         if knobs.VERIFY.get():
             for step in steps:
                 step.verify()
-        others: list[Callable[[], Any]] = [*team.natives(), *(partial(content, s) for s in _packed(steps))]
+        natives = team.natives(baseline=baseline)
+        others: list[Callable[[], Any]] = [*natives, *(partial(content, s) for s in _packed(steps))]
         try:
             with _kernels_timed(provider):
                 specs = {step.spec.digest: step.spec for step in steps}.values()
                 made = linker.prepare(specs, target.isa, provider.threads, others, baseline=baseline)
                 made += [find(spec, target.isa) for spec in specs]
+                code = [native() for native in natives]
             with provider.timed("compile/table"):
                 table = StepTable(
                     steps, lowered.inputs, lowered.outputs, lowered.checks, target.isa, lowered.counted,
@@ -92,11 +94,14 @@ def _compiled(
             with provider.timed("compile/constants"):
                 constants = contents(table.constants, provider.threads)
             del made  # until here it keeps kernels and what was packed
+            tier_up = TierUp([*table.code, *code], provider.threads)
+            if not baseline:
+                tier_up.finish()  # of native functions there may be another session's baseline code
             return CpuExecutable(
                 part, table, constants, lowered.views, provider.settings, provider.threads, provider.max_memory,
                 None if has_states else partial(compile_part, part, provider, by_shape), otherwise, provider.arenas,
                 partial(by_shape, part, provider) if has_names and not has_states else None, lowered.is_guarded,
-                provider.said, TierUp(table.code, provider.threads) if baseline else None,
+                provider.said, tier_up if baseline else None,
             )  # fmt: skip
         except Unrepresentable as first:
             unrepresentable |= {first.identity, *_unrepresentable(_packed(steps), kept)}

@@ -21,6 +21,15 @@ function filled(made, attributes, children) {
   return made;
 }
 
+// Text whose end tells most, such as a path: where it does not fit, its beginning is cut.
+function tail(text, className) {
+  return element("span", { class: `tail ${className || ""}` }, element("bdi", { dir: "ltr" }, text));
+}
+
+function plural(count, noun) {
+  return `${count} ${noun}${count === 1 ? "" : "s"}`;
+}
+
 function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }

@@ -3,8 +3,10 @@
 const MOST_RESULTS = 60;
 
 class Explorer {
-  constructor(graphs) {
+  constructor({ graphs, layers }) {
     this.graphs = graphs;
+    this.layers = new Map(layers.filter((layer) => layer.node !== null).map((layer) => [layer.node, layer]));
+    this.total = layers.reduce((sum, layer) => sum + layer.seconds, 0);
     this.families = [...new Set(graphs.flatMap((g) => g.nodes.map((n) => n.family)))];
     this.state = { selected: null, matches: null, families: this.families, isKernels: false, slowest: 0 };
     this.tabs = graphs.map((graph, i) => element("button", {
@@ -74,6 +76,7 @@ class Explorer {
     this.find();
     this.describe();
     if (this.view.width) this.fit(false);
+    if (this.found.length && this.view.width) this.view.center(graph.x[this.found[0]], graph.y[this.found[0]]);
   }
 
   turn(event, i) {
@@ -86,7 +89,9 @@ class Explorer {
 
   fit(isWhole) {
     this.isFitted = true;
-    if (this.graph.nodes.length) this.view.fit(this.box, isWhole);
+    if (!this.graph.nodes.length) return;
+    this.view.fit(this.box, isWhole);
+    if (!isWhole) this.view.centerAcross(this.graph.x.filter((_, k) => this.view.showsHeight(this.graph.y[k])));
   }
 
   draw() {
@@ -112,7 +117,8 @@ class Explorer {
     this.state.matches = words.length ? new Set(this.found) : null;
     const shown = this.found.slice(0, MOST_RESULTS).map((i) => {
       const node = this.graph.nodes[i];
-      return element("button", { type: "button", onclick: () => this.select(i, true) }, `${node.op_type} · ${node.label}`);
+      return element("button", { type: "button", onclick: () => this.select(i, true) },
+        element("span", {}, node.op_type), tail(node.label));
     });
     const count = words.length ? `${this.found.length || "Nothing"} found` : "";
     this.results.hidden = !words.length;
@@ -197,6 +203,7 @@ class Explorer {
 
   describe() {
     const i = this.state.selected;
+    this.details.classList.toggle("empty", i === null);
     if (i === null) {
       this.details.replaceChildren(element("p", { class: "muted" }, "Select a node: click it, search for it, or turn to the graph and use the arrow keys."));
       return;
@@ -209,8 +216,10 @@ class Explorer {
       `${kernels.nodes[to].op_type} · ${kernels.nodes[to].kernel || "no kernel"}`));
     const list = (title, items) => items.length ? [element("h4", {}, title), element("ul", {}, items)] : [];
     const plain = (texts) => texts.map((text) => element("li", { class: "mono" }, text));
+    const layer = this.state.isKernels ? this.layers.get(i) : undefined;
     const facts = [
-      ["time", node.seconds === null ? "" : duration(node.seconds)], ["provider", node.provider],
+      ["time", node.seconds === null ? "" : duration(node.seconds) + (layer ? `, ${percent(layer.seconds / this.total)} of the layers'` : "")],
+      ["limit", layer && layer.limit_s ? rooflineText(layer) : ""], ["provider", node.provider],
       ["kernels", node.kernel || (this.state.isKernels ? "none: it only rearranges memory" : "")],
     ].filter(([, value]) => value).map(([name, value]) => element("li", {}, `${name}: ${value}`));
     this.details.replaceChildren(

@@ -10,6 +10,10 @@ function commonPath(names) {
   return length;
 }
 
+function rooflineText(layer) {
+  return `${percent(Math.min(1, layer.limit_s / layer.seconds))} of the roofline, bound by ${layer.bound}`;
+}
+
 function layersSection(data, explorer) {
   const { layers } = data;
   const total = layers.reduce((sum, layer) => sum + layer.seconds, 0);
@@ -32,13 +36,13 @@ function layersSection(data, explorer) {
   }
 
   function bar(layer, longest) {
-    const reach = layer.limit_s ? `\n${percent(Math.min(1, layer.limit_s / layer.seconds))} of the roofline, bound by ${layer.bound}` : "";
+    const reach = layer.limit_s ? `\n${rooflineText(layer)}` : "";
     const work = layer.flops ? `\n${rate(layer.flops / layer.seconds, "FLOP/s")}, ${rate((layer.nbytes || 0) / layer.seconds, "B/s")}` : "";
     return element("button", {
       type: "button", class: "bar", "data-tip": `${layer.name}\n${layer.kernel}${work}${reach}`,
       onclick: () => layer.node !== null && explorer && explorer.open(layer.node),
     },
-      element("span", { class: "name" }, layer.name.slice(prefix)),
+      tail(layer.name.slice(prefix), "name"),
       element("span", { class: "track" },
         element("span", { class: "fill", style: `width: ${(100 * layer.seconds) / longest}%; background: var(--${layer.family})` }),
         layer.limit_s ? element("span", { class: "limit", style: `left: ${(100 * layer.limit_s) / longest}%` }) : null),
@@ -47,7 +51,7 @@ function layersSection(data, explorer) {
   }
 
   draw();
-  const about = `${layers.length} layers, ${duration(total)} together`
+  const about = `${plural(layers.length, "layer")}, ${duration(total)} together`
     + (data.run_s ? `; a run that is not observed takes ${duration(data.run_s)}.` : ".")
     + (hasLimits ? " The mark on a bar is the least time that the machine's arithmetic and memory allow." : "");
   return [element("p", { class: "muted" }, about), element("div", { class: "row screen" }, choices, more), bars];

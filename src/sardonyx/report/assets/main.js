@@ -23,7 +23,7 @@ if (data.findings.length) {
     element("strong", {}, finding.title), finding.evidence ? element("p", {}, finding.evidence) : null,
     finding.fix ? element("p", {}, `What to do: ${finding.fix}`) : null)));
 }
-const explorer = new Explorer(data.graphs);
+const explorer = new Explorer(data);
 section("graph", "Graph", explorer.root);
 if (data.layers.length) section("layers", "Time by layer", [...layersSection(data, explorer), rooflineFigure(data, explorer)], true);
 if (data.memory.length) section("memory", "Memory", memorySection(data), true);
@@ -32,7 +32,7 @@ if (data.tables.length) section("tables", "Accuracy and quantization", data.tabl
 if (data.rewrites.length || data.declined.length) {
   section("rewrites", "Optimizer", [
     data.rewrites.length ? element("div", { class: "scroll" }, simpleTable(["pass", "rewrites"], data.rewrites, [1])) : null,
-    data.declined.length ? element("details", {}, element("summary", {}, `${data.declined.length} places where a pass declined`),
+    data.declined.length ? element("details", {}, element("summary", {}, `${plural(data.declined.length, "place")} where a pass declined`),
       element("div", { class: "scroll" }, simpleTable(["pass", "node", "why"], data.declined))) : null,
   ], true);
 }

@@ -11,16 +11,16 @@ function measurementsSection(data) {
     keepDrawn(holder, (width) => drawIntervals(holder, group, hue, width));
     return [setting ? element("h3", {}, setting) : null, holder];
   });
-  const has = (name) => data.measurements.some((m) => m[name] !== null);
+  const has = (name) => data.measurements.some((m) => m[name] !== null && m[name] !== "");
   const columns = [
-    ["engine", (m) => m.engine], ["setting", (m) => m.setting], ["median", (m) => duration(m.median_s)],
+    ["engine", (m) => m.engine], ["setting", (m) => m.setting, "setting"], ["median", (m) => duration(m.median_s)],
     ["interval", (m) => `${duration(m.low_s)} to ${duration(m.high_s)}`], ["90 %", (m) => duration(m.p90_s), "p90_s"], ["99 %", (m) => duration(m.p99_s), "p99_s"],
     ["items per second", (m) => (m.throughput === null ? "" : digits(m.throughput)), "throughput"], ["peak memory", (m) => bytes(m.peak_nbytes), "peak_nbytes"],
   ].filter(([, , name]) => !name || has(name));
   return [
     data.verdict ? element("p", {}, data.verdict) : null, ...figures.flat(),
     element("div", { class: "scroll" }, simpleTable(columns.map(([name]) => name),
-      data.measurements.map((m) => columns.map(([, value]) => value(m))), columns.map((_, i) => i).filter((i) => i >= 2))),
+      data.measurements.map((m) => columns.map(([, value]) => value(m))), columns.map((_, i) => i).filter((i) => !["engine", "setting"].includes(columns[i][0])))),
     element("p", { class: "muted" }, "Dots are medians, lines their confidence intervals. Less is better."),
   ];
 }

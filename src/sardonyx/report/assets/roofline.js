@@ -1,8 +1,13 @@
 // The roofline: operations per second over operations per byte, one dot for each layer.
 
+// Of the time of all layers: a plot of less says nothing about the model.
+const LEAST_PLOTTED = 0.05;
+
 function rooflineFigure(data, explorer) {
   const { machine } = data;
   const dots = data.layers.filter((layer) => layer.flops > 0 && layer.nbytes > 0 && layer.seconds > 0);
+  const seconds = (some) => some.reduce((sum, layer) => sum + layer.seconds, 0);
+  if (seconds(dots) < LEAST_PLOTTED * seconds(data.layers)) return null;
   if (!dots.length || !machine.flops_per_s || !machine.nbytes_per_s) return null;
   const holder = element("div");
   const at = (layer) => [layer.flops / layer.nbytes, layer.flops / layer.seconds];

@@ -1,5 +1,7 @@
 // Tables whose columns sort by a click on their head.
 
+const FIRST_ROWS = 20;
+
 function simpleTable(columns, rows, numbers) {
   const isNumber = (i) => (numbers || []).includes(i);
   return element("table", {},
@@ -12,7 +14,10 @@ function sortedTable(table) {
   const numbers = table.columns.map((_, i) => i).filter((i) => table.rows.some((row) => typeof row[i] === "number"));
   const holder = element("div", { class: "scroll" });
   let [column, isUp] = [null, true];
-  const text = (cell) => (typeof cell === "number" && !Number.isInteger(cell) ? Number(cell.toPrecision(4)).toString() : cell);
+  let isAll = false;
+  const more = element("button", { type: "button", class: "screen", onclick: () => { isAll = !isAll; draw(); } });
+  const number = (value) => (value && Math.abs(value) < 1e-3 ? value.toExponential(2) : Number(value.toPrecision(4)).toString());
+  const text = (cell) => (typeof cell === "number" && !Number.isInteger(cell) ? number(cell) : cell);
 
   function draw() {
     const rows = [...table.rows];
@@ -22,7 +27,10 @@ function sortedTable(table) {
         return numbers.includes(column) ? (x ?? -Infinity) - (y ?? -Infinity) : String(x).localeCompare(String(y));
       });
     }
-    const made = simpleTable(table.columns, rows.map((row) => row.map(text)), numbers);
+    more.hidden = rows.length <= FIRST_ROWS;
+    more.textContent = isAll ? "Show fewer" : `Show all ${rows.length}`;
+    const shown = isAll ? rows : rows.slice(0, FIRST_ROWS);
+    const made = simpleTable(table.columns, shown.map((row) => row.map(text)), numbers);
     made.querySelectorAll("th").forEach((head, i) => {
       head.setAttribute("aria-sort", i === column ? (isUp ? "ascending" : "descending") : "none");
       head.replaceChildren(element("button", {
@@ -33,5 +41,5 @@ function sortedTable(table) {
   }
 
   draw();
-  return [element("h3", {}, table.title), table.about ? element("p", { class: "muted" }, table.about) : null, holder];
+  return [element("h3", {}, table.title), table.about ? element("p", { class: "muted" }, table.about) : null, holder, more];
 }

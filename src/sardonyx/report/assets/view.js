@@ -47,6 +47,19 @@ class View {
     this.changed();
   }
 
+  showsHeight(y) {
+    const at = y * this.scale + this.y;
+    return at >= 0 && at <= this.height;
+  }
+
+  // Moves sideways so that most of these places are shown.
+  centerAcross(places) {
+    if (!places.length || this.scale * (Math.max(...places) - Math.min(...places)) < this.width - 200) return;
+    const sorted = [...places].sort((a, b) => a - b);
+    this.x = this.width / 2 - sorted[Math.floor(sorted.length / 2)] * this.scale;
+    this.changed();
+  }
+
   center(x, y) {
     this.scale = Math.max(this.scale, 0.75);
     this.x = this.width / 2 - x * this.scale;

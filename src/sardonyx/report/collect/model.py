@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sardonyx.inspection.inspect import parameters
 from sardonyx.inspection.text import amount, duration
 from sardonyx.ir.graph import Graph, Node
 from sardonyx.model.load import load
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from sardonyx.session.options import SessionOptions
 
 MOST_DECLINED = 200
+LISTED = 3
+"""Inputs that the summary names."""
 
 
 class Collected(Record):
@@ -113,18 +116,22 @@ def _summary(
     memory: Sequence[MemoryMap],
 ) -> list[tuple[str, str]]:
     kernels = sum(1 for g in groups if g.kernels)
-    weights = {v for n in written.all_nodes() for v in n.inputs if v is not None and v.is_const}
-    parameters = sum(v.const.size for v in weights if v.const is not None)
-    nbytes = sum(v.const.nbytes for v in weights if v.const is not None)
+    weights = list(parameters(written))
+    count, nbytes = (sum(getattr(t, name) for t in weights) for name in ("size", "nbytes"))
     found = [
         ("time of a run", duration(seen.run_s)),
         ("nodes", f"{len(written)} in the file, {len(graph)} optimized, {kernels} fused groups"),
-        ("parameters", f"{parameters:,} ({amount(nbytes)})"),
-        ("inputs", "; ".join(f"{name}: {_described(value)}" for name, value in feeds.items())),
+        ("parameters", f"{count:,} ({amount(nbytes)})"),
+        ("inputs", _inputs(feeds)),
     ]
     if memory:
         found.append(("arena", ", ".join(amount(m.arena_nbytes) for m in memory)))
     return found
+
+
+def _inputs(feeds: Mapping[str, Any]) -> str:
+    shown = [f"{name}: {_described(value)}" for name, value in list(feeds.items())[:LISTED]]
+    return "; ".join(shown) + (f"; and {len(feeds) - LISTED} more" if len(feeds) > LISTED else "")
 
 
 def _described(value: Any) -> str:

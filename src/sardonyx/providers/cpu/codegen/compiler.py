@@ -70,10 +70,23 @@ def _timed(seconds: list[float]) -> Iterator[None]:
     seconds.append(time.thread_time() - start)
 
 
-def _machine(isa: Isa, level: int) -> Any:
-    """A target machine, for one thread."""
-    target = llvm.Target.from_default_triple()
-    return target.create_target_machine(cpu=isa.cpu, features=isa.features, opt=level, reloc="pic", codemodel="small")
+_idle: dict[tuple[str, str, int], list[Any]] = {}
+"""Target machines that no thread uses. One that has compiled a kernel knows its chip: a new one takes as long to read
+the list of features as a small kernel takes to compile."""
+
+
+@contextmanager
+def _machine(isa: Isa, level: int) -> Iterator[Any]:
+    """A target machine, for one thread at a time."""
+    idle = _idle.setdefault((isa.cpu, isa.features, level), [])
+    try:
+        machine = idle.pop()
+    except IndexError:
+        machine = llvm.Target.from_default_triple().create_target_machine(
+            cpu=isa.cpu, features=isa.features, opt=level, reloc="pic", codemodel="small"
+        )
+    yield machine
+    idle.append(machine)
 
 
 def text_of(spec: Spec, isa: Isa, *, checked: bool = False) -> str:
@@ -115,11 +128,11 @@ def compiled(name: str, text: str, isa: Isa, level: int = OPTIMIZED) -> bytes:
     """The object file of the kernel of this name and IR."""
     need_headroom()
     _initialized()
-    machine = _machine(isa, level)
-    module = _module(name, text, machine, level)
-    with _timed(statistics.translated), ffi.OutputString() as error:
-        buffer = _unlocked("LLVMPY_TargetMachineEmitToMemory")(machine, module, 1, error)
-        assert buffer, f"kernel {name}: {error}"
+    with _machine(isa, level) as machine:
+        module = _module(name, text, machine, level)
+        with _timed(statistics.translated), ffi.OutputString() as error:
+            buffer = _unlocked("LLVMPY_TargetMachineEmitToMemory")(machine, module, 1, error)
+            assert buffer, f"kernel {name}: {error}"
     try:
         made = ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
     finally:
@@ -133,5 +146,5 @@ def assembly(spec: Spec, isa: Isa | None = None) -> str:
     """The machine code as assembly text."""
     isa = isa or current()
     text = text_of(spec, isa)
-    machine = _machine(isa, OPTIMIZED)
-    return str(machine.emit_assembly(_module(spec.name, text, machine, OPTIMIZED)))
+    with _machine(isa, OPTIMIZED) as machine:
+        return str(machine.emit_assembly(_module(spec.name, text, machine, OPTIMIZED)))

@@ -77,7 +77,7 @@ class Linker:
             found = self._addresses.get(name)
         if found is None:
             found = self.cached(name, spec.name)
-        return self._made(f"{name}-baseline", partial(_baseline, spec, isa)) if found is None else found
+        return self._made(_baseline_name(name), partial(_baseline, spec, isa)) if found is None else found
 
     def replace(self, kernel: BaselineKernel) -> None:
         """Put optimized code in the place of a kernel's baseline code, unless another thread has done so."""
@@ -94,16 +94,20 @@ class Linker:
             kernel.replace(self._made(name, optimized))
             kernel.text = None
 
-    def native(self, module: str, function: str, **statics: Any) -> Address:
+    def native(self, module: str, function: str, *, baseline: bool = False, **statics: Any) -> Address:
         """A native function by module and name; the module is imported only if the function is not known yet. It stays
-        loaded for the life of the process."""
+        loaded for the life of the process. ``baseline`` code will do at first if asked for."""
         known = module, function, tuple(statics.items()), current().key, knobs.CHECK_ADDRESSES.get()
         name = self.natives.get(known)
-        found = None if name is None else self.cached(name, function)
+        found = None
+        if name is not None:
+            with self._lock:
+                found = self._addresses.get(name) or self._addresses.get(_baseline_name(name))
+            found = found or self.cached(name, function)
         if found is None:
             spec = getattr(import_module(f"sardonyx.providers.cpu.{module}"), function)(**statics)
             self.natives[known] = self.name(spec, current())
-            found = self.address(spec)
+            found = self.baseline(spec, current()) if baseline else self.address(spec)
         found.keep()
         return found
 
@@ -168,6 +172,11 @@ class Linker:
         if threads == 1 or len(tasks) < 2:
             return []
         return parallel.results(tasks, threads)
+
+
+def _baseline_name(name: str) -> str:
+    """The key of baseline code, by that of the optimized object."""
+    return f"{name}-baseline"
 
 
 def _cached_object(name: str, function: str) -> bytes:

@@ -25,6 +25,9 @@ SYMBOLS, RELOCATIONS = 2, 4
 LOADED = 2
 """The flag of a section that occupies memory."""
 
+_kept: list[Address] = []
+"""Addresses whose code stays loaded for the life of the process."""
+
 _placing = forks.lock()
 """Objects are loaded one at a time, because pages are made executable in place."""
 
@@ -130,6 +133,12 @@ class Replaceable(Address):
         made.replace(code)
         _seal(base, mmap.PAGESIZE)
         return made
+
+    def keep(self) -> None:
+        """Keep the jump, and all that it leads to."""
+        if self._pages is not None:
+            _kept.append(self)
+        super().keep()
 
     def replace(self, code: Address) -> None:
         """Let the jump lead to this code. The target is an aligned word, which other threads read whole."""

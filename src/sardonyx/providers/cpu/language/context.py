@@ -58,7 +58,8 @@ class Stamp:
 class Mailbox:
     """The int64 words of a worker's mailbox: two cache lines. The first of a team's says how many follow."""
 
-    STATE, SLEEPERS, CONTEXT, THREAD, THREADS, STARTED, ENDED, WAITERS = 0, 1, 2, 3, 4, 8, 9, 10
+    STATE, SLEEPERS, CONTEXT, THREAD, THREADS, EXECUTE, STARTED, ENDED, WAITERS = 0, 1, 2, 3, 4, 5, 8, 9, 10
+    """``EXECUTE``, also in the first box, is the address of the function that executes steps."""
     WORDS = 16
     COUNT = 0
 

@@ -9,7 +9,7 @@ record carries it out, with the control steps that follow it, before it releases
 (trip counts, addresses of loop-carried values) is in the run's memory, never in the table.
 
 A worker waits in ``worker`` for its mailbox to be filled. A caller (``run``) claims idle workers, up to the number that
-the plan wants, numbers them, executes as thread 0 and waits until all of them are idle again.
+the plan wants, numbers them, executes as thread 0 and waits until all of them are idle again. Both call ``execute``.
 """
 
 from __future__ import annotations
@@ -115,7 +115,9 @@ def _carry_out(k: Kernel, context: Buf, step: Val, thread: Val, threads: Val) ->
         stamp.store(Stamp.TOTAL, stamp.load(Stamp.TOTAL) + (ticks(k) - stamp.load(Stamp.NOW)))
 
 
-def _execute_steps(k: Kernel, context: Buf, thread: Val, threads: Val) -> None:
+@function(context=(i64,), thread=i64, threads=i64)
+def execute(k: Kernel, context: Buf, thread: Val, threads: Val) -> None:
+    """Execute this thread's share of the steps."""
     table, team_cpus = k.memory(context.load(Context.STEPS), i64), TeamCpus(k, context, thread)
     with k.when(threads > 1):
         team_cpus.record()
@@ -160,6 +162,12 @@ def _take_arrays(k: Kernel, context: Buf, data_offset: int) -> None:
         with k.when(dtype.ne(dtypes.load(i)) | (flags & C_CONTIGUOUS).eq(0), likely=False):
             context.store(Context.ERROR, Code.ARRAY)
             k.b.leave()
+
+
+def _execute(k: Kernel, box: Buf, context: Buf, thread: Val, threads: Val) -> None:
+    """Call ``execute``. A call, because a worker never leaves its loop: better code that replaces what is called
+    reaches it all the same."""
+    k.call_address(box.load(Mailbox.EXECUTE), context.ptr, thread.ir, threads.ir)
 
 
 class _ClaimedWorkers:
@@ -234,7 +242,7 @@ def run(k: Kernel, context: Buf, *, data_offset: int) -> None:
     with k.when(threads > 1):
         team_cpus.clear()
     claimed.start(threads)
-    _execute_steps(k, context, k.const(0), threads)
+    _execute(k, k.memory(context.load(Context.TEAM), i64), context, k.const(0), threads)
     claimed.wait(team_cpus)
     _look_when_due(k, context)
 
@@ -251,7 +259,7 @@ def worker(k: Kernel, mailbox: Buf, spin: Val) -> None:
                 living.set(0)
             with go:
                 context = k.memory(mailbox.load(Mailbox.CONTEXT), i64)
-                _execute_steps(k, context, mailbox.load(Mailbox.THREAD), mailbox.load(Mailbox.THREADS))
+                _execute(k, mailbox, context, mailbox.load(Mailbox.THREAD), mailbox.load(Mailbox.THREADS))
                 state.store_atomic(0, IDLE, "seq_cst")
                 mailbox.add_atomic(Mailbox.ENDED, 1, "seq_cst")
                 wake_waiters(k, mailbox.at(Mailbox.ENDED), mailbox.at(Mailbox.WAITERS))

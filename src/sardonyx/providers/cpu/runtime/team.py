@@ -20,6 +20,7 @@ import numpy as np
 from sardonyx import forks
 from sardonyx.errors import no_more_threads
 from sardonyx.providers.cpu.codegen.jit import linker
+from sardonyx.providers.cpu.codegen.object_loader import Address
 from sardonyx.providers.cpu.language.context import MAX_WORKERS, Context, Mailbox
 from sardonyx.providers.cpu.machine.isa import KNOWS_CPU
 from sardonyx.providers.cpu.memory.allocator import DATA_OFFSET, address, allocate, need_headroom
@@ -110,13 +111,14 @@ def _reader() -> Callable[[int], None]:
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(linker.native("language.system", "read_ticks"))
 
 
-def natives() -> list[Callable[[], int]]:
+def natives(*, baseline: bool = False) -> list[Callable[[], Address]]:
     """Tasks that compile the native functions of a team."""
-    run = partial(linker.native, "runtime.executor", "run", data_offset=DATA_OFFSET)
+    native = partial(linker.native, baseline=baseline)
     return [
-        run,
-        partial(linker.native, "runtime.executor", "worker"),
-        partial(linker.native, "language.system", "read_ticks"),
+        partial(native, "runtime.executor", "run", data_offset=DATA_OFFSET),
+        partial(native, "runtime.executor", "execute"),
+        partial(native, "runtime.executor", "worker"),
+        partial(native, "language.system", "read_ticks"),
     ]
 
 
@@ -138,6 +140,7 @@ class Team:
         self.settings = settings
         self._mailboxes = allocate((1 + MAX_WORKERS) * Mailbox.WORDS * 8).view(np.int64)
         self.at = address(self._mailboxes)
+        self._mailboxes[Mailbox.EXECUTE :: Mailbox.WORDS] = linker.native("runtime.executor", "execute")
         self._count = 0
         self.ids: dict[int, int] = {}
         """The system's number of each worker's thread."""

@@ -17,6 +17,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage
 from sardonyx.providers.cpu.kernels.common.matrices import BatchArgs, Matrix, MatrixArgs, Problem
+from sardonyx.providers.cpu.kernels.math.transpose import transposed
 from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, Spec, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
@@ -115,14 +116,8 @@ class _Block:
             self.y.store(i * self.y_row + j, self.x.load(i * self.x_row + j * self.x_col))
 
     def _transpose(self, i: Val, j: Val) -> None:
-        """Transpose ``side`` vectors of ``side`` elements by log2(side) rounds of interleaving."""
-        side = self.side
-        vectors = [self.x.load((j + c) * self.x_col + i, side) for c in range(side)]
-        low = [n // 2 + n % 2 * side for n in range(side)]
-        high = [n + side // 2 for n in low]
-        for _ in range(side.bit_length() - 1):
-            pairs = zip(vectors[: side // 2], vectors[side // 2 :], strict=True)
-            vectors = [a.shuffle(half, b) for a, b in pairs for half in (low, high)]
+        """Transpose ``side`` vectors of ``side`` elements."""
+        vectors = transposed([self.x.load((j + c) * self.x_col + i, self.side) for c in range(self.side)])
         for r, v in enumerate(vectors):
             self.y.store((i + r) * self.y_row + j, v)
 

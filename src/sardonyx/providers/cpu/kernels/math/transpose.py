@@ -6,24 +6,45 @@ from collections.abc import Sequence
 
 from sardonyx.providers.cpu.language.values import Val
 
+BLOCK_BITS = 128
+"""The width in which x86 interleaves two vectors by one instruction without an index vector."""
+
 
 def transposed(rows: Sequence[Val]) -> list[Val]:
     """The transpose of a square matrix, given and returned as a list of rows.
 
-    log2(lanes) rounds of two-vector shuffles exchange off-diagonal blocks of 1, 2, 4 ... elements.
+    log2(lanes) rounds of two-vector shuffles, each of one instruction: blocks of ``BLOCK_BITS`` move, then elements are
+    interleaved within them. Shuffles of elements across blocks would need index vectors, and LLVM would search for
+    cheaper ones in chains of them, which can take ten times as long as all the rest of a kernel.
     """
-    out, lanes = list(rows), len(rows)
-    width = 1
-    while width < lanes:
-        for i in range(lanes):
-            if i & width:
-                continue
-            a, b = out[i], out[i | width]
-            first = [lane if not lane & width else lanes + lane - width for lane in range(lanes)]
-            second = [lane + width if not lane & width else lanes + lane for lane in range(lanes)]
-            out[i], out[i | width] = a.shuffle(first, b), a.shuffle(second, b)
-        width *= 2
-    return out
+    lanes = len(rows)
+    block = min(lanes, BLOCK_BITS // rows[0].dtype.bits)
+    columns = [_deinterleaved_blocks(rows[i::block], block) for i in range(block)]
+    return [row for of in zip(*columns, strict=True) for row in _interleaved_in_blocks(of, block)]
+
+
+def _interleaved_in_blocks(rows: Sequence[Val], block: int) -> list[Val]:
+    """``interleaved`` of each block of as many lanes by itself."""
+    if len(rows) == 1:
+        return list(rows)
+    lanes = rows[0].lanes
+    halves = [
+        [at + i // 2 + i % 2 * lanes for at in range(start, lanes, block) for i in range(block)]
+        for start in (0, block // 2)
+    ]
+    pairs = zip(_interleaved_in_blocks(rows[::2], block), _interleaved_in_blocks(rows[1::2], block), strict=True)
+    return [a.shuffle(half, b) for a, b in pairs for half in halves]
+
+
+def _deinterleaved_blocks(rows: Sequence[Val], block: int) -> list[Val]:
+    """``deinterleaved``, of blocks of as many lanes; as many vectors as each has blocks."""
+    if len(rows) == 1:
+        return list(rows)
+    lanes = rows[0].lanes
+    sides = [[at + i for at in range(start, 2 * lanes, 2 * block) for i in range(block)] for start in (0, block)]
+    pairs = list(zip(rows[::2], rows[1::2], strict=True))
+    found = [_deinterleaved_blocks([a.shuffle(side, b) for a, b in pairs], block) for side in sides]
+    return [v for both in zip(*found, strict=True) for v in both]
 
 
 def sums_of_rows(rows: Sequence[Val]) -> Val:
@@ -46,6 +67,8 @@ def interleaved(rows: Sequence[Val]) -> list[Val]:
     count, lanes = len(rows), rows[0].lanes
     if count == 1:
         return list(rows)
+    if count == lanes:
+        return transposed(rows)
     if count % 2 == 0:
         halves = [[i // 2 + i % 2 * lanes + half for i in range(lanes)] for half in (0, lanes // 2)]
         pairs = zip(interleaved(rows[::2]), interleaved(rows[1::2]), strict=True)
