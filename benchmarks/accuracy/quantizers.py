@@ -70,8 +70,19 @@ def _four_bits(method: str) -> Callable[[str, Task, Path], None]:
         quantizer = module.MatMulNBitsQuantizer(model, block_size=32, is_symmetric=True, algo_config=config)
         quantizer.process()
         quantizer.model.save_model_to_file(str(path), use_external_data_format=False)
+        _state_domain(path)
 
     return make
+
+
+def _state_domain(path: Path) -> None:
+    """Import com.microsoft, which onnxruntime's GPTQ forgets."""
+    import onnx
+
+    model = onnx.load(path)
+    if not any(each.domain == "com.microsoft" for each in model.opset_import):
+        model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+        onnx.save(model, path)
 
 
 def _package(name: str) -> Any:

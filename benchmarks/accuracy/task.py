@@ -33,6 +33,12 @@ class Readings:
     def get_next(self) -> Feeds | None:
         return next(self._rest, None)
 
+    def __iter__(self) -> Iterator[Feeds]:
+        return self
+
+    def __next__(self) -> Feeds:
+        return next(self._rest)
+
     def __len__(self) -> int:
         return self._count
 

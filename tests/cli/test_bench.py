@@ -15,6 +15,7 @@ import pytest
 
 from sardonyx.bench import Result, machine
 from sardonyx.cli import FAILED, INTERRUPTED, UNUSABLE
+from tests.bench.models import product
 from tests.cli.commands import Commands, command_line
 
 QUICK = ("--peer", "none", "--seconds", "0.2", "--rounds", "6", "--starts", "1", "--warm", "0.1")
@@ -56,10 +57,10 @@ def test_json_is_the_result(commands: Commands, digits: Path, tmp_path: Path) ->
 
 def test_a_regression_fails(commands: Commands, digits: Path, history: Path, tmp_path: Path) -> None:
     commands("bench", digits, *QUICK, "--history", history)
-    slower = rewritten(history, tmp_path / "slower.json", 50.0)
+    slower = rewritten(history, tmp_path / "slower.json", 1e4)
     good = commands("bench", digits, *QUICK, "--against", slower)
     assert good.status == 0 and "Nothing is worse than" in good.out
-    faster = rewritten(history, tmp_path / "faster.json", 0.02)
+    faster = rewritten(history, tmp_path / "faster.json", 1e-4)
     bad = commands("bench", digits, *QUICK, "--against", faster, "--json")
     assert bad.status == FAILED and any("median" in line for line in bad.json["regressions"])
 
@@ -71,6 +72,7 @@ def test_a_regression_fails(commands: Commands, digits: Path, history: Path, tmp
         (["--precision", "low"], "no such precision"),
         (["--provider", "NoSuchProvider"], "no such provider"),
         (["--peer", "tensorflow"], "no such peer"),
+        (["--torch", "nothing.pt2"], "no file nothing.pt2"),
         (["--dim", "batch"], "NAME=SIZE"),
         (["--dim", "rows=3"], "no such symbolic dimension"),
         (["--shape", "image=1x8x9"], "does not fit"),
@@ -88,6 +90,16 @@ def test_bad_models(commands: Commands, jpeg: Path, tmp_path: Path) -> None:
     for path, words in ((tmp_path / "nothing.onnx", "exist"), (jpeg, "JPEG"), (tmp_path, "folder")):
         done = commands("bench", path, *QUICK)
         assert done.status == UNUSABLE and words in done.error
+
+
+def test_torch_runs_what_it_exported(commands: Commands, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU()).eval()
+    torch.export.save(torch.export.export(net, (torch.zeros(2, 8),)), tmp_path / "net.pt2")
+    found = commands(
+        "bench", product(tmp_path / "p.onnx"), *QUICK, "--torch", tmp_path / "net.pt2", "--dim", "batch=2", "--json"
+    ).json
+    assert [timing["name"] for timing in found["timings"]] == ["sardonyx", "torch"] and found["failed"] == {}
 
 
 def test_a_history_that_cannot_be_written(commands: Commands, digits: Path, tmp_path: Path) -> None:

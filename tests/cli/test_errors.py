@@ -11,11 +11,10 @@ from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
-import typer
 
 from sardonyx import writing
 from sardonyx.cli import INTERRUPTED, UNUSABLE, table
-from sardonyx.cli.running import application
+from sardonyx.cli.running import command_tree
 from sardonyx.model import load
 from tests.cli.commands import Commands
 
@@ -44,7 +43,7 @@ WRITE: dict[str, tuple[str, str]] = {
     "quantize": ("--output", "made.onnx"),
 }
 """Commands that write a file, by the option that names it."""
-READ = {"against", "from_trace", "config", "folder", "model", "a", "b"}
+READ = {"against", "torch", "from_trace", "config", "folder", "model", "a", "b"}
 """Parameters that name files to read, and folders."""
 
 
@@ -58,18 +57,24 @@ def subcommands(group: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:
     return found
 
 
-COMMANDS = subcommands(typer.main.get_command(application()))
+COMMANDS = subcommands(command_tree())
 
 
 def having(option: str) -> list[str]:
     return [name for name in USUAL if any(option in each.opts for each in COMMANDS[name].params)]
 
 
+@pytest.fixture(scope="module")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_dir: Path) -> Path:
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_cache: Path) -> Path:
     folder = tmp_path / "empty"
     folder.mkdir()
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("SARDONYX_CACHE", str(shared_cache))
     return folder
 
 
@@ -146,9 +151,9 @@ def test_places_that_cannot_be_written(name: str, unusable: Callable[..., str], 
 def test_a_full_disk_leaves_nothing(
     name: str, unusable: Callable[..., str], digits: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SARDONYX_CACHE", "off")
-    monkeypatch.setattr(writing.Pending, "write", half_written(OSError(errno.ENOSPC, "No space left on device")))
     option, file = WRITE[name]
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(writing.Pending, "write", half_written(file, full))
     assert "no space left on device" in unusable(name, digits, *USUAL[name], option, file)
 
 
@@ -156,16 +161,20 @@ def test_a_full_disk_leaves_nothing(
 def test_ctrl_c_while_writing_leaves_nothing(
     name: str, commands: Commands, digits: Path, monkeypatch: pytest.MonkeyPatch, in_an_empty_folder: Path
 ) -> None:
-    monkeypatch.setenv("SARDONYX_CACHE", "off")
-    monkeypatch.setattr(writing.Pending, "write", half_written(KeyboardInterrupt()))
     option, file = WRITE[name]
+    monkeypatch.setattr(writing.Pending, "write", half_written(file, KeyboardInterrupt()))
     done = commands(name, digits, *USUAL[name], option, file)
     assert (done.status, done.error, done.out) == (INTERRUPTED, "sardonyx: interrupted", "")
     assert list(in_an_empty_folder.iterdir()) == []
 
 
-def half_written(error: BaseException) -> Callable[[writing.Pending, writing.Chunks], None]:
+def half_written(name: str, error: BaseException) -> Callable[[writing.Pending, writing.Chunks], None]:
+    """A write that fails in the middle of the file of this name."""
+    usual = writing.Pending.write
+
     def write(self: writing.Pending, chunks: writing.Chunks) -> None:
+        if self.name != name:
+            return usual(self, chunks)
         first = bytes(next(iter(chunks)))
         os.write(self.fd, first[: len(first) // 2])
         raise error
@@ -180,6 +189,7 @@ def test_ctrl_c_in_the_middle(
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setenv("SARDONYX_CACHE", str(in_an_empty_folder.parent / "cache"))
     monkeypatch.setattr(load, "_parse", interrupted)
     done = commands(*name.split(), digits, *USUAL[name])
     assert (done.status, done.error, done.out) == (INTERRUPTED, "sardonyx: interrupted", "")

@@ -16,7 +16,8 @@ import pytest
 from onnx import numpy_helper
 
 from sardonyx.errors import InvalidArgument, RuntimeException
-from sardonyx.quantization import MatMulNBitsQuantizer, debug
+from sardonyx.quantization import MatMulNBitsQuantizer, QuantFormat, debug, quantize_static
+from tests.quantization.budget_nets import Readings
 from tests.quantization.models import image_network, samples, transformer_layer
 
 MODELS = {"images": image_network, "transformer": transformer_layer}
@@ -90,6 +91,50 @@ def test_healthy_models(name: str, form: str) -> None:
         assert min(report.outputs.values()) > 25 and report.runs == 4
         assert len(report.layers) > 5 and all(e.accumulated_db > 20 for e in report.layers)
         assert report.unmatched in ([], ["node_l_up"])  # a Relu folded into an addition before it
+
+
+@cache
+def ours(name: str, form: str, per_channel: bool) -> onnx.ModelProto:
+    """What our quantizer makes of a model."""
+    with TemporaryDirectory() as folder:
+        target = Path(folder) / "q.onnx"
+        model = MODELS[name]()
+        reader = Readings(samples(model, 8, 3))
+        quantize_static(model, target, reader, quant_format=QuantFormat[form], per_channel=per_channel)
+        return onnx.load(target)
+
+
+@pytest.mark.parametrize("form", ["QDQ", "QOperator"])
+def test_healthy_models_of_our_quantizer(form: str) -> None:
+    """onnx infers no types behind operators of com.microsoft, such as that of a Flatten behind a pooling."""
+    for name, build in MODELS.items():
+        model = build()
+        for made in (ours(name, form, False), renamed(ours(name, form, True))):
+            report = debug(model, made, samples(model))
+            assert report.healthy, str(report)
+            assert all(e.local_db is not None and e.local_db > 20 for e in report.layers), str(report)
+
+
+@pytest.mark.parametrize("form", ["QDQ", "QOperator"])
+def test_faults_planted_in_models_of_our_quantizer(form: str) -> None:
+    model, result = image_network(), "r2_scale" if form == "QDQ" else "c2_scale"
+    faults: tuple[tuple[str, Edit, str, str], ...] = (
+        ("w2_scale", lambda a: a * 1.5, "node_c2", "wrong scale"),
+        (result, lambda a: a / 10, "node_r2", "clipped range"),
+        (result, lambda a: a * 12, "node_r2", "wrong scale"),
+    )
+    for name, edit, layer, cause in faults:
+        first = debug(model, edited(ours("images", form, False), **{name: edit}), samples(model)).first
+        assert first is not None and (first.layer, first.cause) == (layer, cause)
+
+
+def test_data_quieter_than_those_of_the_calibration_are_no_error() -> None:
+    model = image_network()
+    quiet = [{"x": feeds["x"] * np.float32(0.08)} for feeds in samples(model)]
+    report = debug(model, ours("images", "QDQ", True), quiet)
+    assert report.healthy and "healthy" in report.verdict, str(report)
+    found = next(f for f in report.findings if f.tensor == "x")
+    assert found.severity == "warning" and "quieter" in found.change
 
 
 FAULTS: dict[str, tuple[str, str, dict[str, Edit], str, str, str]] = {

@@ -28,10 +28,10 @@ from sardonyx.cli.options import (
     words,
 )
 from sardonyx.cli.progress import progress
-from sardonyx.errors import Fail, InvalidArgument
+from sardonyx.errors import Fail, InvalidArgument, NoSuchFile
 
 if TYPE_CHECKING:
-    from sardonyx.bench import Result
+    from sardonyx.bench import Contestant, Result
 
 COMPARED, MEASURED, KEPT = "What is compared", "How it is measured", "Earlier results"
 
@@ -40,6 +40,7 @@ sardonyx bench model.onnx
 sardonyx bench model.onnx --peer none --dim batch=8 --dim sequence=128
 sardonyx bench model.onnx --batches 1,2,4,8 --callers 1,2,4
 sardonyx bench model.onnx --thread-counts 1,2,4 --precisions highest,high,medium
+sardonyx bench model.onnx --torch model.pt2 --dim batch=8
 sardonyx bench model.onnx --history times.jsonl
 sardonyx bench model.onnx --against times.jsonl
 """
@@ -54,6 +55,15 @@ def command(
             rich_help_panel=COMPARED,
             metavar="ENGINE",
             help=f"Engine to compare with: onnxruntime, openvino; {NO_PEER} for none. Those installed by default.",
+            show_default=False,
+        ),
+    ] = None,
+    torch: Annotated[
+        Path | None,
+        typer.Option(
+            rich_help_panel=COMPARED,
+            metavar="FILE",
+            help="The same model as torch.export.save wrote it, which torch runs; its arguments are the inputs.",
             show_default=False,
         ),
     ] = None,
@@ -156,7 +166,7 @@ def command(
             return bench.benchmark(
                 model,
                 feeds,
-                peers=_peers(peer),
+                peers=_peers(peer, torch),
                 threads=threads,
                 precision=precision,
                 providers=tuple(provider or ()),
@@ -201,7 +211,13 @@ def _feeds(model: Path, inputs: Sequence[str] | None) -> dict[str, Any] | None:
     return found
 
 
-def _peers(given: Sequence[str] | None) -> list[str] | None:
-    if given is None:
-        return None
-    return [name for name in given if name != NO_PEER]
+def _peers(given: Sequence[str] | None, torch: Path | None) -> Sequence[str | Contestant] | None:
+    from sardonyx.bench.api import installed_peers
+    from sardonyx.bench.engines import Contestant
+
+    if torch is None:
+        return None if given is None else [name for name in given if name != NO_PEER]
+    if not torch.is_file():
+        raise NoSuchFile(f"there is no file {torch}")
+    named = installed_peers() if given is None else [name for name in given if name != NO_PEER]
+    return [*named, Contestant("torch", model=str(torch.absolute()))]

@@ -23,18 +23,24 @@ SHIFTED = 0.2
 """The share of the range by which a wrong zero point shifts it."""
 
 
-def check_activation(pair: Pair, seen: Seen) -> list[Finding]:
-    """Findings about one tensor."""
+def check_activation(pair: Pair, seen: Seen, *, is_harmless: bool = False, is_read: bool = True) -> list[Finding]:
+    """Findings about one tensor. ``is_harmless``: the model's outputs are so good that a scale that does not fit these
+    data, or channels that are lost, are no errors; ``is_read``: another layer reads the tensor.
+    """
     tensor = pair.quantized
     grid = tensor.quantize[-1] if tensor.quantize else None
     if seen.count == 0 or (grid is not None and not grid.is_per_tensor):
         return []
-    if grid is not None:
-        found = _mismatch(pair, grid) or _misfit(pair, seen, grid)
-        if found is not None:
-            return [found]
-    outlier = _outlier(pair, seen)
-    return [] if outlier is None else [outlier]
+    if grid is not None and (mismatch := _mismatch(pair, grid)) is not None:
+        return [mismatch]
+    found = None if grid is None else _misfit(pair, seen, grid)
+    if found is None and is_read:
+        found = _outlier(pair, seen)
+    if found is None:
+        return []
+    if is_harmless:
+        found.severity = WARNING
+    return [found]
 
 
 def _mismatch(pair: Pair, grid: Grid) -> Finding | None:
@@ -95,7 +101,7 @@ def _misfit(pair: Pair, seen: Seen, grid: Grid) -> Finding | None:
     else:
         numbers["factor"] = span / needed
         cause, what = "wrong scale", f"the scale is {span / needed:.3g} times that of the values: {ends} {told}"
-        change = f"set {right} for {pair.name!r}"
+        change = f"set {right} for {pair.name!r}, unless these data are quieter than those of use"
     return _finding(pair, cause, what, change, numbers, severity)
 
 

@@ -24,6 +24,11 @@ from sardonyx.quantization.diagnosis.weights import Known, check_bias, check_wei
 LOCAL_DB = 12.0
 """The ratio of signal to noise of a layer on exact inputs below which something is wrong with it."""
 
+GOOD_DB, GOOD_ON_QUIET_DATA_DB = 45.0, 30.0
+"""Where all outputs are better, scales that do not fit the data are no errors. The second holds for inputs and, where
+an input is much smaller than its scale allows for, for all tensors: calibration saw other data.
+"""
+
 
 def debug(float_model: Any, quantized_model: Any, data: Any, *, max_samples: int = 32) -> Diagnosis:
     """Compare a quantized model, made by any tool in any format, with the float model that it came from.
@@ -97,9 +102,19 @@ def _findings(real: Layers, quantized: Layers, pairs: list[Pair], measured: Meas
         first = by_tensor.get(id(layer.inputs[0])) if layer.inputs else None
         if first is not None and first.name in measured.seen:
             found += check_saturation(layer, pair, first, measured.seen[first.name])
-    for pair in pairs:
-        if pair.name in measured.seen:
-            found += check_activation(pair, measured.seen[pair.name])
+    read = {id(tensor) for layer in quantized.layers for tensor in layer.inputs}
+    worst, good = min((noise.db for noise in measured.outputs.values()), default=0.0), GOOD_DB
+    for pair in pairs:  # inputs first
+        if pair.name not in measured.seen:
+            continue
+        is_input = pair.index < 0
+        is_harmless = worst >= (GOOD_ON_QUIET_DATA_DB if is_input else good)
+        made = check_activation(
+            pair, measured.seen[pair.name], is_harmless=is_harmless, is_read=id(pair.quantized) in read
+        )
+        if is_input and any(finding.cause == "wrong scale" for finding in made):
+            good = GOOD_ON_QUIET_DATA_DB
+        found += made
     return [*found, *_unexplained(pairs, measured, weight_db, found)]
 
 
