@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sardonyx.cli.console import seconds_text, show, table
+from sardonyx.cli.console import hanging, seconds_text, show
 from sardonyx.cli.findings import print_findings
 from sardonyx.cli.inputs import feeds_of, sizes_were_assumed
 from sardonyx.cli.options import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sardonyx.session.config_file import Config
-    from sardonyx.tune import Tuning
+    from sardonyx.tune import Trial, Tuning
 
 EXAMPLES = """
 sardonyx tune model.onnx
@@ -130,20 +130,12 @@ def _joined(base: Config, found: Config) -> Config:
 def _print(out: Console, found: Tuning, statements: Sequence[str], path: Path) -> None:
     for statement in statements:
         out.print(statement)
-    rows = [
-        (
-            trial.change,
-            *(seconds_text(s) if s else "-" for s in (trial.before_s, trial.after_s)),
-            f"{trial.ratio.value:.2f} [{trial.ratio.low:.2f}, {trial.ratio.high:.2f}]" if trial.before_s else "-",
-            f"{'kept' if trial.is_kept else 'left out'}: {trial.reason}",
-        )
-        for trial in found.trials
-    ]
-    if rows:
-        out.print(table(("tried", ">before", ">after", ">times as fast", "outcome"), rows))
-    out.print()
+    if found.trials:
+        _print_trials(out, found.trials)
+        out.print()
     if any(trial.is_kept for trial in found.trials):
-        times = f"{seconds_text(found.before_s)} -> {seconds_text(found.after_s)} a row"
+        a_row = " a row" if "batch" in found.config.calls else ""
+        times = f"{seconds_text(found.before_s)} -> {seconds_text(found.after_s)}{a_row}"
         out.print(f"All that was kept: {times}, {found.ratio} times as fast.")
     else:
         out.print("Nothing helps: the settings are good as they are.")
@@ -156,3 +148,27 @@ def _print(out: Console, found: Tuning, statements: Sequence[str], path: Path) -
     out.print(f"Settings saved to {path}; options.load_config reads them.", soft_wrap=True)
     if calls := found.config.calls:
         out.print(f"What the program should do itself: {json.dumps(calls)}", soft_wrap=True)
+
+
+def _print_trials(out: Console, trials: Sequence[Trial]) -> None:
+    """A line of times for each, and below it what came of it."""
+    rows = [
+        (
+            trial.change,
+            *(seconds_text(s) if s else "-" for s in (trial.before_s, trial.after_s)),
+            f"{trial.ratio.value:.2f} [{trial.ratio.low:.2f}, {trial.ratio.high:.2f}]" if trial.before_s else "-",
+        )
+        for trial in trials
+    ]
+    head = ("tried", "before", "after", "times as fast")
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+
+    def line(row: Sequence[str]) -> str:
+        numbers = (f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))
+        return "  ".join((f"{row[0]:<{widths[0]}}", *numbers))
+
+    out.print(line(head), style="dim", soft_wrap=True)
+    for row, trial in zip(rows, trials, strict=True):
+        out.print(line(row), soft_wrap=True)
+        outcome = f"    {'kept' if trial.is_kept else 'left out'}: {trial.reason}"
+        out.print(hanging(outcome, out.width, 4), soft_wrap=True)

@@ -354,7 +354,7 @@ class _Search:
         assert found is not None
         trial, score, kept = found
         in_float = f"{len(kept)} of {len(layers)} layers in float" if kept else "all layers in int8"
-        times = f"{trial.speedup:.2f} times as fast as float ({self._float_ms:.3f} ms -> {trial.latency_ms:.3f} ms)"
+        times = f"{trial.speedup:.2f} times as fast as float ({_time(self._float_ms)} -> {_time(trial.latency_ms)})"
         if not is_enough:
             report.statement = (
                 f"No model meets the budget: int8 does not pay on this machine. The best accurate one, with "
@@ -387,16 +387,16 @@ class _Search:
             if layer in kept:
                 row.decision, row.reason = "float", self._why_float(row)
             elif layer in losing:
-                slower = "" if row.gain_ms is None or row.gain_ms >= 0 else f" ({-row.gain_ms:.3f} ms of its own)"
+                slower = "" if row.gain_ms is None or row.gain_ms >= 0 else f" ({_time(-row.gain_ms)} of its own)"
                 row.decision, row.reason = "float", f"the model is faster with it in float{slower}"
             elif row.gain_ms is None:
                 row.reason = "computed in one step with its neighbours"
             elif row.gain_ms > -SLOWER * self._float_ms:
-                row.reason = f"saves {row.gain_ms:.3f} ms"
+                row.reason = f"saves {_time(row.gain_ms)}"
             elif row.gain_ms >= SLOWER * self._float_ms:
                 row.reason = "as fast in float"
             else:
-                row.reason = f"{-row.gain_ms:.3f} ms slower, but the model is no faster with it in float"
+                row.reason = f"{_time(-row.gain_ms)} slower, but the model is no faster with it in float"
 
     def _why_float(self, row: LayerRow) -> str:
         said = "its noise and that of the others exceed the budget"
@@ -438,6 +438,10 @@ class _Search:
 
 def _nodes(layers: Collection[Layer]) -> list[str]:
     return [node for layer in layers for node in layer.nodes]
+
+
+def _time(ms: float) -> str:
+    return f"{ms:.3g} ms" if ms >= 0.1 else f"{1e3 * ms:.3g} us"
 
 
 def _noise(sqnr_db: float | None) -> float:
