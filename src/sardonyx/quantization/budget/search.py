@@ -386,7 +386,7 @@ class _Search:
         gain_ms = sum(row.gain_ms or 0.0 for row in self._report.layers if row.name not in in_float)
         if gain_ms > -SLOWER * self._float_ms:
             self._report.notes.append(
-                f"by their profiles the layers in int8 save {gain_ms:.3f} ms, which the races of whole models do not "
+                f"by their profiles the layers in int8 save {_time(gain_ms)}, which the races of whole models do not "
                 "show: the races decide"
             )
 
