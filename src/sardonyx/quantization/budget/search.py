@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.profile.text import seconds_text
 from sardonyx.quantization.budget.damage import Judge, Score
 from sardonyx.quantization.budget.goal import Budget
 from sardonyx.quantization.budget.latency import Stopwatch
@@ -459,7 +460,7 @@ def _nodes(layers: Collection[Layer]) -> list[str]:
 
 
 def _time(ms: float) -> str:
-    return f"{ms:.3g} ms" if ms >= 0.1 else f"{1e3 * ms:.3g} us"
+    return seconds_text(ms / 1e3)
 
 
 def _noise(sqnr_db: float | None) -> float:
