@@ -41,6 +41,11 @@ def cache_folder(*, make: bool = True) -> PrivateFolder | None:
     return private(os.path.join(home, "sardonyx"), make=make, is_named=False) if os.path.isabs(home) else None
 
 
+def reopened(folder: PrivateFolder | None) -> PrivateFolder | None:
+    """A folder that was opened earlier; if it was deleted since, a new one at its path."""
+    return None if folder is None else private(folder.path)
+
+
 def why_off() -> str:
     """Why there is no cache folder."""
     if knobs.CACHE.get() == OFF:

@@ -50,7 +50,7 @@ def key_of(source: Any, options: BuildOptions) -> CacheKey | None:
     (provider,) = options.providers
     if type(provider) is not CpuProvider:
         return None
-    folder = folders.cache_folder()
+    folder = folders.reopened(options.cache)
     if folder is None:
         return None
     identity: tuple[int, ...] | None = None

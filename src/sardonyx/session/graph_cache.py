@@ -109,11 +109,11 @@ class Entry:
         cache_writer.submit(self._folder, self._name, write)
 
 
-def entry(scanned: Scanned, settings: Any) -> Entry | None:
-    """The entry of a model; None if it is no file, or if the cache is off or not private."""
+def entry(scanned: Scanned, settings: Any, cache: PrivateFolder | None) -> Entry | None:
+    """The entry of a model in the ``cache``; None if it is no file, or if the cache is off or not private."""
     if knobs.VERIFY.get() or not isinstance(scanned.data, SourceFile):
         return None
-    where = folders.cache_folder()
+    where = folders.reopened(cache)
     if where is None:
         return None
     opened = scanned.parsed()

@@ -17,6 +17,7 @@ from sardonyx.folders import PrivateFolder
 from sardonyx.interpret.serialize import NotSerializable
 from sardonyx.partition.chain import Chain
 from sardonyx.partition.provider import Executable
+from sardonyx.providers.cpu.machine import object_cache
 from sardonyx.providers.cpu.runtime.deferred import MAX_SPECIALIZATIONS, DeferredExecutable, SpecializationKey
 from sardonyx.providers.cpu.runtime.executable import MAX_APPENDING, CpuExecutable, StatesKey
 from sardonyx.providers.cpu.runtime.serialize import Found
@@ -67,7 +68,8 @@ def deserialized(
             return None
         return Deserialized(entry.digest, stored, chain, arrays[own:])
 
-    return entries.read(folder, name, use)
+    with object_cache.kept_in(folder):
+        return entries.read(folder, name, use)
 
 
 class _Names:
