@@ -66,6 +66,7 @@ CASES = (
     Case("bert-8x128", "bert", 8, 128),
     Case("whisper-encoder-1", "whisper-encoder"),
     Case("t5-encoder-1x128", "t5-encoder", 1, 128),
+    Case("llama-steps", "llama-past", steps=64),
     Case("mlp-1", "mlp"),
     Case("mlp-64", "mlp", 64),
     Case("tagger-1x40", "tagger", 1, 40),

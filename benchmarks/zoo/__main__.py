@@ -3,7 +3,7 @@
 python -m benchmarks.zoo timed --out DIR                     what benchmarks.compare times: 5 GB
 python -m benchmarks.zoo timed --out DIR bert resnet50       these
 python -m benchmarks.zoo timed --out DIR --shared FOLDER     trained models of a folder, or of those the ones named
-python -m benchmarks.zoo quantized --floats DIR --out DIR2    the same, as onnxruntime's quantizers rewrite them
+python -m benchmarks.zoo quantized --floats DIR --out DIR2    the same, quantized
 python -m benchmarks.zoo exported --out DIR --small          what benchmarks.optimizer counts, a few MB per file
 python -m benchmarks.zoo exported --list
 """

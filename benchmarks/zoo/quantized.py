@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from benchmarks.zoo.samples import Feeds
+if TYPE_CHECKING:
+    import onnx
+
+    from sardonyx.bench.arrays import Feeds
 
 
 class Readings:
@@ -59,6 +63,56 @@ def four_bits(base: Path, path: Path, feeds: Feeds, form: str) -> None:
     quantizer = MatMulNBitsQuantizer(model, algo_config=settings)
     quantizer.process()
     onnx.save(quantizer.model.model, path)
+
+
+def four_bits_by_sardonyx(base: Path, path: Path) -> None:
+    """All constant weights of products as MatMulNBits, in blocks of 32."""
+    import onnx
+
+    from sardonyx.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    model = onnx.load(base)
+    split_gemms(model)
+    quantizer = MatMulNBitsQuantizer(model, bits=4, block_size=32)
+    quantizer.process()
+    quantizer.model.save_model_to_file(str(path))
+
+
+def split_gemms(model: onnx.ModelProto) -> None:
+    """Every Gemm of a constant matrix, neither scaled nor with a transposed first operand, as MatMul and Add.
+
+    GPT-2's layers are exported as Gemm, and weight-only quantizers take MatMul alone.
+    """
+    from onnx import helper, numpy_helper
+
+    graph = model.graph
+    constants = {t.name: t for t in graph.initializer}
+    nodes = []
+    for node in graph.node:
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        scaled = any(attributes.get(name, 1.0) != 1.0 for name in ("alpha", "beta"))
+        if node.op_type != "Gemm" or scaled or attributes.get("transA") or node.input[1] not in constants:
+            nodes.append(node)
+            continue
+        (x, weight, *bias), out = node.input, node.output[0]
+        if attributes.get("transB"):
+            turned = f"{weight}_transposed"
+            if turned not in constants:
+                array = numpy_helper.to_array(constants[weight]).T
+                constants[turned] = numpy_helper.from_array(array.copy(), turned)
+                graph.initializer.append(constants[turned])
+            weight = turned
+        product = f"{out}_product" if bias else out
+        name = node.name or out
+        nodes.append(helper.make_node("MatMul", [x, weight], [product], f"{name}_product"))
+        if bias:
+            nodes.append(helper.make_node("Add", [product, *bias], [out], f"{name}_bias"))
+    del graph.node[:]
+    graph.node.extend(nodes)
+    read = {name for node in nodes for name in node.input} | {o.name for o in graph.output}
+    kept = [t for t in graph.initializer if t.name in read]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
 
 
 QUANTIZED: dict[str, tuple[str, Callable[[Path, Path, Feeds], None]]] = {

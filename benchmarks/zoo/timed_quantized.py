@@ -5,18 +5,21 @@
     python -m benchmarks.compare --folder DIR
 
 NAME-qdq and NAME-qoperator are static, calibrated on the feeds that are timed, with signed activations, NAME-u8 has
-unsigned ones (qdq); NAME-dynamic, of transformers, is dynamic. Feeds, and what onnxruntime answers without optimizing,
-lie beside a model. Models that exist are kept. Needs onnxruntime.
+unsigned ones (qdq); NAME-dynamic, of transformers, is dynamic. Of decoders that take a cache there are NAME-int4, whose
+weights are MatMulNBits by Sardonyx's own quantizer, and NAME-float, as it is; both read one token after those of the
+float model's feeds. Feeds, and what onnxruntime answers without optimizing, lie beside a model. Models that exist are
+kept. Needs onnxruntime.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
 
-from benchmarks.compare.cases import CASES, Case
-from sardonyx.bench.arrays import store, stored
+from benchmarks.compare.cases import CASES, Case, cache_of, step_feeds
+from sardonyx.bench.arrays import Feeds, store, stored
 
 IMAGES, TRANSFORMERS = ("resnet50", "mobilenetv2", "efficientnet-b0"), ("bert", "minilm", "vit")
 FORMS = ("qdq", "u8", "qoperator", "dynamic")
@@ -26,26 +29,45 @@ NAMES = tuple(
     for form in FORMS
     if form != "dynamic" or model in TRANSFORMERS
 )
+DECODERS, WEIGHT_FORMS = ("gpt2-past", "llama-past"), ("int4", "float")
+NAMES += tuple(f"{model}-{form}" for model in DECODERS for form in WEIGHT_FORMS)
 
 
 def build(name: str, floats: Path, out: Path) -> None:
-    from benchmarks.zoo.quantized import dynamic, static
+    from benchmarks.zoo.quantized import dynamic, four_bits_by_sardonyx, static
     from benchmarks.zoo.trained import answers, plain_session
 
     model, _, form = name.rpartition("-")
     path = out / f"{name}.onnx"
     case = next(case for case in CASES if case.model == model)
     feeds = stored(case.feeds(floats), "in")
+    if case.steps:
+        feeds = last_step(case.onnx(floats), feeds)
     if not path.exists():
         part = path.with_suffix(".part.onnx")
         base = case.onnx(floats)
         if form == "dynamic":
             dynamic(base, part, feeds)
+        elif form == "int4":
+            four_bits_by_sardonyx(base, part)
+        elif form == "float":
+            shutil.copyfile(base, part)
         else:
             activations = "QUInt8" if form == "u8" else "QInt8"
             static(base, part, feeds, "QOperator" if form == "qoperator" else "QDQ", activations=activations)
         part.replace(path)
     store(Case.of(name).feeds(out), **{"in": feeds, "told": answers(plain_session(path), feeds)})
+
+
+def last_step(base: Path, feeds: Feeds) -> Feeds:
+    """A decoder's last token, and as its cache what onnxruntime makes of those before it."""
+    from benchmarks.zoo.trained import answers, plain_session
+
+    ids = feeds["input_ids"]
+    before = ids.shape[1] - 1
+    tokens = ("input_ids", "attention_mask", "position_ids")
+    prompt = {name: array[:, :before] if name in tokens else array for name, array in feeds.items()}
+    return step_feeds(ids, before, cache_of(answers(plain_session(base), prompt)))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

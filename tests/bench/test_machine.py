@@ -22,7 +22,7 @@ def after(**grown: float) -> Usage:
     ("grown", "words"),
     [
         ({"busy_s": 20.0, "own_s": 19.5}, ""),
-        ({"busy_s": 15.0, "own_s": 5.0}, "Other processes took 1.0 of 2 cores."),
+        ({"busy_s": 15.0, "own_s": 5.0}, "Other processes took 1.0 of 4 cores."),
         ({"stolen_s": 1.0}, "The hypervisor took 5 % of the cores' time."),
         ({"stolen_s": 0.3}, ""),
         ({"throttled_s": 2.5}, "The cgroup's quota stopped this process for 25 % of the time."),
@@ -30,6 +30,7 @@ def after(**grown: float) -> Usage:
 )
 def test_disturbances(grown: dict[str, float], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "cores", lambda: [0, 1])
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
     assert " ".join(disturbances(START, after(**grown), 2)) == words
 
 

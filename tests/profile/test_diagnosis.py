@@ -13,7 +13,8 @@ import onnx
 import pytest
 
 import sardonyx as ort
-from sardonyx.profile import Diagnosis, Profile, diagnose, read_trace
+from sardonyx.bench.machine import Usage
+from sardonyx.profile import Diagnosis, Profile, diagnose, diagnosis, read_trace
 from sardonyx.profile.environment import Environment, environment
 from sardonyx.profile.findings import Fix
 from sardonyx.providers.cpu.machine import isa
@@ -155,6 +156,23 @@ def test_a_batch_of_one_called_in_a_loop(tmp_path: Path) -> None:
     batched = traced(made, [{"x": planted.random_feed(8, 128)} for _ in range(40)], tmp_path)
     assert not diagnose(made[0], profile=batched, surroundings=QUIET).has("batch-of-one")
     assert not diagnosed((made[0], rows[0])).has("batch-of-one"), "the calls of profile_model are not judged"
+
+
+def with_waits(profile: Profile) -> Profile:
+    kernels = tuple(replace(k, threads=2, waited_s=3 * k.seconds, busy_s=k.seconds) for k in profile.kernels)
+    return replace(profile, kernels=kernels)
+
+
+def test_threads_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless others have the CPUs, for which the threads wait then."""
+    real = diagnosis.profiled
+    monkeypatch.setattr(diagnosis, "profiled", lambda *a, **k: (with_waits((made := real(*a, **k))[0]), made[1]))
+    for others_s, is_told in ((0.0, True), (8.0, False)):
+        looks = iter([Usage(0.0, 0.0, 0.0, 0.0, 0.0), Usage(10.0, 10.0 + others_s, 10.0, 0.0, 0.0)])
+        monkeypatch.setattr(Usage, "now", lambda looks=looks: next(looks))
+        found = diagnosed(planted.convnet())
+        assert found.has("waiting") == is_told and not found.problems
+        assert bool(found.disturbances) != is_told and found.to_json()["disturbances"] == list(found.disturbances)
 
 
 def test_inputs_that_are_not_contiguous(tmp_path: Path) -> None:

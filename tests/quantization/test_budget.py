@@ -134,7 +134,42 @@ def test_where_integers_do_not_pay_nothing_is_written(tmp_path: Path) -> None:
     assert not report.met and "int8 does not pay on this machine" in report.statement
     assert not path.exists()
     wanted = quantized(net.model(), net.feeds(6), path, Budget(min_sqnr_db=15, must_be_faster=False), stopwatch=slower)
-    assert wanted.met and path.exists()
+    assert wanted.met and path.exists() and wanted.chosen is not None and wanted.chosen.speedup < 1
+    assert "0.71 times as fast" in wanted.statement and "It is slower than the float model" in wanted.statement
+
+
+def test_the_race_decides_where_layers_promise_a_gain(tmp_path: Path) -> None:
+    """Profiles in which each layer saves time, of models that take longer as a whole."""
+    promising = Clock(lambda nodes: 1.0 + 0.1 * len(nodes), dict.fromkeys("abcd", (200.0, 100.0)))
+    net, path = convolutions(), tmp_path / "q.onnx"
+    report = quantized(net.model(), net.feeds(6), path, 15.0, stopwatch=promising)
+    assert not report.met and not path.exists() and "int8 does not pay" in report.statement
+    assert any("save 400.000 ms" in note and "the races decide" in note for note in report.notes)
+
+
+def test_what_is_not_told_from_float_is_not_called_faster(tmp_path: Path) -> None:
+    same = Clock(lambda nodes: 1.0, dict.fromkeys("abcd", (200.0, 100.0)))
+    net, path = convolutions(), tmp_path / "q.onnx"
+    assert not quantized(net.model(), net.feeds(6), path, 15.0, stopwatch=same).met and not path.exists()
+    wanted = quantized(net.model(), net.feeds(6), path, Budget(min_sqnr_db=15, must_be_faster=False), stopwatch=same)
+    assert wanted.met and path.exists() and "No race shows it to be faster" in wanted.statement
+
+
+def test_another_model_that_wins_is_taken_where_the_first_choice_loses_its_last_race(tmp_path: Path) -> None:
+    """A layer that stops paying while the search goes on."""
+
+    class Turning(Clock):
+        def race(self, models: dict[str, str]) -> Race:
+            found = super().race(models)
+            if in_integers(onnx.load(models["it"])) == set("abcd"):
+                self._seconds = lambda nodes: 1.0 + 0.2 * (len(nodes) == 4) - 0.1 * (0 < len(nodes) < 4)
+            return found
+
+    turning = Turning(lambda nodes: 1.0 - 0.1 * len(nodes), {**dict.fromkeys("abc", (200, 100)), "d": (100, 200)})
+    net, path = convolutions(), tmp_path / "q.onnx"
+    report = quantized(net.model(), net.feeds(6), path, 15.0, stopwatch=turning)
+    assert report.met and report.chosen is not None and report.chosen.speedup > 1
+    assert in_integers(onnx.load(path)) == set("abc")
 
 
 def test_an_impossible_budget_is_said_to_be_one(tmp_path: Path) -> None:

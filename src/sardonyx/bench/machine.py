@@ -78,7 +78,7 @@ def disturbances(before: Usage, after: Usage, threads: int) -> tuple[str, ...]:
     throttled = (after.throttled_s - before.throttled_s) / seconds
     found = []
     if others > BUSY_SHARE * available:
-        found.append(f"Other processes took {others:.1f} of {available} cores.")
+        found.append(f"Other processes took {others:.1f} of {os.cpu_count() or available} cores.")
     if stolen > STOLEN_SHARE * available:
         found.append(f"The hypervisor took {100 * stolen / available:.0f} % of the cores' time.")
     if throttled > STOLEN_SHARE:

@@ -24,6 +24,8 @@ def print_budget(out: Console, found: Report, all_layers: bool = False) -> None:
     out.print(f"Budget: {found.budget}.")
     has_loss = any(row.loss is not None for row in found.layers)
     if frontier := found.frontier:
+        known = [found.float_trial, *([] if found.chosen is None else [found.chosen])]
+        beside = frontier + [trial for trial in known if trial not in frontier]
         out.print()
         columns = ["model", ">SQNR dB", *([">lost"] if has_loss else []), ">a run", ">times as fast", ">size"]
         rows = [
@@ -35,9 +37,9 @@ def print_budget(out: Console, found: Report, all_layers: bool = False) -> None:
                 _figure(trial.speedup, ".2f"),
                 nbytes_text(trial.nbytes),
             )
-            for trial in frontier
+            for trial in beside
         ]
-        out.print(table(columns, rows, "Models tried: none is better than these in accuracy, time and size"))
+        out.print(table(columns, rows, "Models tried: the best in accuracy, time or size, and the float model"))
     if found.layers:
         out.print()
         ranked = sorted(found.layers, key=lambda row: math.inf if row.sqnr_db is None else row.sqnr_db)

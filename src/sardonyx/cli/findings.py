@@ -24,6 +24,11 @@ def print_findings(out: Console, problems: Sequence[Finding], opportunities: Seq
             out.print(Padding(_details(each), (0, 0, 0, 2)))
 
 
+def print_disturbances(out: Console, disturbances: Sequence[str]) -> None:
+    if disturbances:
+        out.print("The machine was busy, so that these figures mean little: " + " ".join(disturbances))
+
+
 def _details(finding: Finding) -> Table:
     made = Table(box=None, pad_edge=False, show_header=False)
     made.add_column(style="dim", no_wrap=True)

@@ -64,12 +64,12 @@ def amount(nbytes: float) -> str:
     return f"{nbytes:.1f} GiB"
 
 
-def duration(seconds: float) -> str:
-    """A time for people, in three digits."""
+def duration(seconds: float, micro: str = "us") -> str:
+    """A time for people, in three digits; ``micro`` is what microseconds are called."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 1e-6:.3g} us"
+    return f"{seconds / 1e-6:.3g} {micro}"
 
 
 def scaled(number: float) -> str:

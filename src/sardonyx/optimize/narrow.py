@@ -7,7 +7,6 @@ types. Operators of other domains than ai.onnx may need f64: they read and write
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from sardonyx import dtypes
 from sardonyx.dtypes import DType
 from sardonyx.errors import InvalidArgument
 from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.ir.retype import has_elements, insert_cast, with_elements
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import OptionalType, SequenceType, TensorType, ValueType
 
@@ -46,7 +46,7 @@ def narrow_doubles(graph: Graph) -> int:
     for value in dict.fromkeys(given):
         _follow(graph, value, dtypes.f32, before=first)
     for i in outputs:
-        graph.set_output(i, _cast(graph, graph.outputs[i], dtypes.f64, before=None))
+        graph.set_output(i, insert_cast(graph, graph.outputs[i], dtypes.f64, before=None))
     return count
 
 
@@ -69,30 +69,20 @@ def _keep(graph: Graph, node: Node, wide: set[Value]) -> None:
     for i, value in enumerate(node.inputs):
         if value in wide:
             assert value is not None
-            node.set_input(i, _cast(graph, value, dtypes.f64, before=node))
+            node.set_input(i, insert_cast(graph, value, dtypes.f64, before=node))
     for out in node.outputs:
         if out in wide:
-            out.type = _retyped(out.type, dtypes.f64)
+            out.type = with_elements(out.type, dtypes.f64)
             _follow(graph, out, dtypes.f32, before=node._next)
 
 
 def _follow(graph: Graph, value: Value, dtype: DType, before: Node | None) -> None:
     """Have all readers of a value read a Cast of it."""
-    made = _cast(graph, value, dtype, before)
+    made = insert_cast(graph, value, dtype, before)
     cast = made.producer
     assert cast is not None
     graph.replace_uses(value, made)
     cast.set_input(0, value)
-
-
-def _cast(graph: Graph, value: Value, dtype: DType, before: Node | None) -> Value:
-    out = Value(f"{value.name}_{dtype.name}", _retyped(value.type, dtype))
-    node = Node("Cast", [value], [out], {"to": dtype.onnx}, name=f"{value.name}_to_{dtype.name}")
-    if before is None:
-        graph.append(node)
-    else:
-        graph.insert(node, before=before)
-    return out
 
 
 def _attribute(name: str, attr: Any) -> Any:
@@ -109,16 +99,8 @@ def _narrowed(tensor: Tensor) -> Tensor:
 
 
 def _is_wide(t: ValueType | None) -> bool:
-    if isinstance(t, (SequenceType, OptionalType)):
-        return _is_wide(t.elem)
-    return isinstance(t, TensorType) and t.dtype is dtypes.f64
+    return has_elements(t, dtypes.f64)
 
 
 def _narrowed_type(t: ValueType | None) -> ValueType | None:
-    return _retyped(t, dtypes.f32) if _is_wide(t) else t
-
-
-def _retyped(t: ValueType | None, dtype: DType) -> ValueType | None:
-    if isinstance(t, (SequenceType, OptionalType)):
-        return type(t)(_retyped(t.elem, dtype))
-    return replace(t, dtype=dtype) if isinstance(t, TensorType) else t
+    return with_elements(t, dtypes.f32) if _is_wide(t) else t

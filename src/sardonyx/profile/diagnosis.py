@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sardonyx.bench.machine import Usage, cores, disturbances
 from sardonyx.errors import InvalidArgument
 from sardonyx.profile.environment import Environment, environment
 from sardonyx.profile.facts import Facts
@@ -51,6 +52,8 @@ class Diagnosis(Record):
 
     profile: Profile
     findings: tuple[Finding, ...]
+    disturbances: tuple[str, ...] = ()
+    """Why the times mean little: what else kept the machine busy, a sentence each."""
 
     @property
     def problems(self) -> tuple[Finding, ...]:
@@ -66,7 +69,11 @@ class Diagnosis(Record):
     def to_json(self) -> dict[str, Any]:
         from sardonyx.profile.text import as_json
 
-        return {"findings": [as_json(f) for f in self.findings], "profile": self.profile.to_json()}
+        return {
+            "findings": [as_json(f) for f in self.findings],
+            "disturbances": list(self.disturbances),
+            "profile": self.profile.to_json(),
+        }
 
     def __str__(self) -> str:
         told = [f"{finding.kind}: {finding}" for finding in (*self.problems, *self.opportunities)]
@@ -93,19 +100,22 @@ def diagnose(
     """
     from sardonyx.session.session import InferenceSession
 
+    disturbed: tuple[str, ...] = ()
     if profile is None:
+        usage = Usage.now()
         given = feeds if feeds is not None else generated(model)
         profile, session = profiled(
             model, given, runs=runs, options=options, providers=providers, trace=trace, step=step
         )
+        disturbed = disturbances(usage, Usage.now(), len(cores()))
     else:
         given = feeds or {}
         step("loading the model")
         session = InferenceSession(model, options, providers=list(providers))
         _require_same_model(profile, session)
     around = environment() if surroundings is None else surroundings
-    facts = Facts(profile, session, around, providers, given)
-    return Diagnosis(profile, tuple(finding for rule in RULES for finding in rule(facts)))
+    facts = Facts(profile, session, around, providers, given, disturbed)
+    return Diagnosis(profile, tuple(finding for rule in RULES for finding in rule(facts)), disturbed)
 
 
 def _require_same_model(profile: Profile, session: InferenceSession) -> None:

@@ -31,10 +31,14 @@ class Facts:
         environment: Environment,
         providers: Sequence[str],
         feeds: Mapping[str, Any],
+        disturbances: Sequence[str] = (),
     ) -> None:
-        """``providers`` are those that were asked for; ``feeds`` may be empty."""
+        """``providers`` are those that were asked for; ``feeds`` may be empty; ``disturbances`` say what else kept the
+        CPUs busy while the profile was made.
+        """
         self.profile, self.session, self.environment = profile, session, environment
         self.providers, self.feeds = tuple(providers), feeds
+        self.disturbances = tuple(disturbances)
 
     @property
     def options(self) -> SessionOptions:

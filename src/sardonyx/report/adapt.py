@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sardonyx.inspection.text import duration
-from sardonyx.report.records import Finding, Measurement, Table
+from sardonyx.report.records import MICRO, Finding, Measurement, Table
 
 MOST_LAYERS = 100
 
@@ -98,7 +98,9 @@ def comparison_of(found: Comparison) -> list[Table]:
     """Another version of the model: its outputs, and the values inside where it differs most."""
     times = ""
     if found.seconds is not None:
-        times = f" A run takes {duration(found.seconds[0])}, and {duration(found.seconds[1])} of the other."
+        times = (
+            f" A run takes {duration(found.seconds[0], MICRO)}, and {duration(found.seconds[1], MICRO)} of the other."
+        )
     outputs = tuple((d.name, d.error, d.largest, d.reason or "alike") for d in found.outputs)
     columns: tuple[str, ...] = ("output", "relative error", "largest difference", "verdict")
     tables = [Table(f"Outputs of {found.b}", columns, outputs, f"Beside those of {found.a}.{times}")]

@@ -9,6 +9,9 @@ from typing import Any
 
 from sardonyx.records import Record
 
+MICRO = "µs"
+"""Microseconds, as the page writes them."""
+
 
 class GraphNode(Record):
     """One node of a drawn graph."""

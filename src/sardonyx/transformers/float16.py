@@ -7,7 +7,7 @@ readers of a graph share. So adjacent nodes in f32 exchange f32 values without c
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,9 @@ from sardonyx.dtypes import DType
 from sardonyx.errors import InvalidArgument
 from sardonyx.ir.clone import clone
 from sardonyx.ir.graph import Graph, Model, Node, Value
+from sardonyx.ir.retype import has_elements, insert_cast, with_elements
 from sardonyx.ir.tensor import Tensor
-from sardonyx.ir.types import OptionalType, SequenceType, TensorType, ValueType, ort_name
+from sardonyx.ir.types import TensorType, ValueType, ort_name
 from sardonyx.model.load import load
 from sardonyx.model.save import model_to_proto
 from sardonyx.normalize.run import raise_opset, unify_opsets
@@ -230,7 +231,7 @@ class _Conversion:
         self._decide()
         self._convert_graph(self.model.graph)
         for value, dtype in self.float.items():
-            value.type = _retyped(value.type, dtype)
+            value.type = with_elements(value.type, dtype)
 
     def _decide(self) -> None:
         graph = self.model.graph
@@ -280,7 +281,7 @@ class _Conversion:
         if not places:
             return wanted
         allowed = places[min(i, len(places) - 1)]
-        t = None if value is None else _retyped(value.type, wanted)
+        t = None if value is None else with_elements(value.type, wanted)
         return wanted if ort_name(t) in allowed else dtypes.f32
 
     def _convert_graph(self, graph: Graph) -> None:
@@ -312,7 +313,7 @@ class _Conversion:
         key = (graph, value, dtype)
         if key not in self.casts:
             self.casts[key] = (
-                self._constant(graph, value, dtype) if value.is_const else _cast(graph, value, dtype, before)
+                self._constant(graph, value, dtype) if value.is_const else insert_cast(graph, value, dtype, before)
             )
         return self.casts[key]
 
@@ -385,8 +386,8 @@ class _Simulation(_Conversion):
                 if value.is_const:
                     self.casts[key] = self._rounded_constant(graph, value, step)
                 else:
-                    narrow = _cast(graph, value, step, before)
-                    self.casts[key] = _cast(graph, narrow, dtypes.f32, before)
+                    narrow = insert_cast(graph, value, step, before)
+                    self.casts[key] = insert_cast(graph, narrow, dtypes.f32, before)
             value = self.casts[key]
             self.float[value] = step
         return value
@@ -406,27 +407,8 @@ class _Simulation(_Conversion):
         )
 
 
-def _cast(graph: Graph, value: Value, dtype: DType, before: Node | None) -> Value:
-    out = Value(f"{value.name}_{dtype.name}", _retyped(value.type, dtype))
-    node = Node("Cast", [value], [out], {"to": dtype.onnx}, name=f"{value.name}_to_{dtype.name}")
-    if before is None:
-        graph.append(node)
-    else:
-        graph.insert(node, before=before)
-    return out
-
-
 def _is_wide(t: ValueType | None) -> bool:
-    """Whether a type contains f32."""
-    if isinstance(t, SequenceType | OptionalType):
-        return _is_wide(t.elem)
-    return isinstance(t, TensorType) and t.dtype is dtypes.f32
-
-
-def _retyped(t: ValueType | None, dtype: DType) -> ValueType | None:
-    if isinstance(t, SequenceType | OptionalType):
-        return type(t)(_retyped(t.elem, dtype))
-    return replace(t, dtype=dtype) if isinstance(t, TensorType) else t
+    return has_elements(t, dtypes.f32)
 
 
 @cache

@@ -179,7 +179,7 @@ def _after(before: Diagnosis, alone: Diagnosis, trials: Sequence[Trial]) -> Diag
     mended = {trial.code for trial in trials if trial.is_kept}
     of_calls = [f for f in before.findings if f.code in CALLS or f.code == "python-between-runs"]
     left = [f for f in of_calls if f.code not in mended]
-    return Diagnosis(alone.profile, (*(f for f in alone.findings if f.code not in CALLS), *left))
+    return Diagnosis(alone.profile, (*(f for f in alone.findings if f.code not in CALLS), *left), alone.disturbances)
 
 
 def _fitting(model: Model, profile: Profile | None) -> Feeds:

@@ -10,7 +10,7 @@ import typer
 
 from sardonyx.cli import FAILED, GOOD
 from sardonyx.cli.console import show
-from sardonyx.cli.findings import print_findings
+from sardonyx.cli.findings import print_disturbances, print_findings
 from sardonyx.cli.inputs import feeds_of, sizes_were_assumed
 from sardonyx.cli.options import (
     AsJson,
@@ -100,5 +100,6 @@ def _print(out: Console, found: Diagnosis, statements: Sequence[str], top: int, 
     out.print(report(found.profile, top), soft_wrap=True)
     out.print()
     print_findings(out, found.problems, found.opportunities)
+    print_disturbances(out, found.disturbances)
     if trace is not None:
         out.print(f"the trace is in {trace}; open it in https://ui.perfetto.dev", soft_wrap=True)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.padding import Padding
 
 from sardonyx.cli.console import seconds_text, show, table
-from sardonyx.cli.findings import print_findings
+from sardonyx.cli.findings import print_disturbances, print_findings
 from sardonyx.cli.inputs import feeds_of, sizes_were_assumed
 from sardonyx.cli.options import (
     AsJson,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sardonyx.session.config_file import Config
-    from sardonyx.tune import Tuning
+    from sardonyx.tune import Trial, Tuning
 
 EXAMPLES = """
 sardonyx tune model.onnx
@@ -44,6 +45,9 @@ sardonyx tune model.onnx --from-trace onnxruntime_profile__2026-11-19_10-00-00_0
 sardonyx tune model.onnx --precisions high,medium --precision-error 1e-2
 sardonyx tune model.onnx --config model.config.json --threads 4
 """
+
+WIDE = 110
+"""Columns from which on the settings that were tried are a table."""
 
 
 def command(
@@ -127,9 +131,8 @@ def _joined(base: Config, found: Config) -> Config:
     )
 
 
-def _print(out: Console, found: Tuning, statements: Sequence[str], path: Path) -> None:
-    for statement in statements:
-        out.print(statement)
+def _print_trials(out: Console, trials: Sequence[Trial]) -> None:
+    """A table; on a narrow screen, where names of settings would fill it, lines."""
     rows = [
         (
             trial.change,
@@ -137,11 +140,23 @@ def _print(out: Console, found: Tuning, statements: Sequence[str], path: Path) -
             f"{trial.ratio.value:.2f} [{trial.ratio.low:.2f}, {trial.ratio.high:.2f}]" if trial.before_s else "-",
             f"{'kept' if trial.is_kept else 'left out'}: {trial.reason}",
         )
-        for trial in found.trials
+        for trial in trials
     ]
+    if out.width >= WIDE:
+        out.print(table(("=tried", ">before", ">after", ">times as fast", "outcome"), rows))
+    else:
+        for change, before, after, ratio, outcome in rows:
+            times = "" if before == "-" else f"{before} -> {after}, {ratio} times as fast; "
+            out.print(change, style="bold", soft_wrap=True)
+            out.print(Padding(f"{times}{outcome}", (0, 0, 0, 2)))
     if rows:
-        out.print(table(("tried", ">before", ">after", ">times as fast", "outcome"), rows))
-    out.print()
+        out.print()
+
+
+def _print(out: Console, found: Tuning, statements: Sequence[str], path: Path) -> None:
+    for statement in statements:
+        out.print(statement)
+    _print_trials(out, found.trials)
     if any(trial.is_kept for trial in found.trials):
         times = f"{seconds_text(found.before_s)} -> {seconds_text(found.after_s)} a row"
         out.print(f"All that was kept: {times}, {found.ratio} times as fast.")
@@ -150,8 +165,7 @@ def _print(out: Console, found: Tuning, statements: Sequence[str], path: Path) -
     if found.repaired:
         out.print(f"Repaired: {', '.join(found.repaired)}.")
     print_findings(out, found.after.problems, ())
-    if found.disturbances:
-        out.print("The machine was busy, so that these figures mean little: " + " ".join(found.disturbances))
+    print_disturbances(out, found.disturbances)
     out.print()
     out.print(f"Settings saved to {path}; options.load_config reads them.", soft_wrap=True)
     if calls := found.config.calls:

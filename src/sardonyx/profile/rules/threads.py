@@ -73,7 +73,9 @@ def crowded(facts: Facts) -> Iterator[Finding]:
 
 
 def waiting(facts: Facts) -> Iterator[Finding]:
-    """Threads that wait for one another longer than they work."""
+    """Threads that wait for one another longer than they work; on a busy machine they wait for other processes."""
+    if facts.disturbances:
+        return
     used = max((k.threads for k in facts.profile.kernels), default=1)
     share = facts.profile.waited_share
     if used > 1 and share > WAITED_SHARE:
@@ -81,7 +83,7 @@ def waiting(facts: Facts) -> Iterator[Finding]:
             "waiting",
             f"threads wait for one another {100 * share:.0f} % of their time",
             {"waited_share": share, "threads": used, "kernels": len(facts.profile.kernels)},
-            "The work is too small for so many threads, or other processes have the CPUs.",
+            "The work is too small for so many threads.",
             _threads(max(1, used // 2)),
             kind=OPPORTUNITY,
         )

@@ -346,16 +346,18 @@ class _Search:
         for candidate in self._candidates(source, kept):
             _path, score, trial = self._whole(self._label(source, candidate), source, candidate)
             assert trial.speedup is not None
-            is_enough = not self._goal.must_be_faster or self._race.is_faster("it", "float")
-            if is_enough or found is None or trial.speedup > found[0].speedup:
-                found = trial, score, candidate
-            if is_enough:
+            is_faster = self._race.is_faster("it", "float")
+            if is_faster or found is None or trial.speedup > found[0].speedup:
+                found = trial, score, candidate, is_faster
+            if is_faster or not self._goal.must_be_faster:
                 break
         assert found is not None
-        trial, score, kept = found
+        trial, score, kept, is_faster = found
+        if not is_faster:
+            self._compare_gains(kept)
         in_float = f"{len(kept)} of {len(layers)} layers in float" if kept else "all layers in int8"
         times = f"{trial.speedup:.2f} times as fast as float ({self._float_ms:.3f} ms -> {trial.latency_ms:.3f} ms)"
-        if not is_enough:
+        if not is_faster and self._goal.must_be_faster:
             report.statement = (
                 f"No model meets the budget: int8 does not pay on this machine. The best accurate one, with "
                 f"{in_float}, is {times}. Nothing was written; run the float model, or pass "
@@ -370,7 +372,23 @@ class _Search:
         share = trial.nbytes / report.float_trial.nbytes
         applied = f"; {' and '.join(source.remedies)}" if source.remedies else ""
         report.statement = f"The budget is met: {in_float}{applied}; {accuracy}; {times}; {share:.2f} of its size."
+        if not is_faster:
+            assert trial.speedup is not None
+            told = "It is slower than" if trial.speedup < 1.0 else "No race shows it to be faster than"
+            report.statement += (
+                f" {told} the float model on this machine; it was written because the budget does not ask for speed."
+            )
         return kept
+
+    def _compare_gains(self, kept: frozenset[Layer]) -> None:
+        """Say so where the profiles of layers promise a gain that the race of whole models does not show."""
+        in_float = {layer.name for layer in kept}
+        gain_ms = sum(row.gain_ms or 0.0 for row in self._report.layers if row.name not in in_float)
+        if gain_ms > -SLOWER * self._float_ms:
+            self._report.notes.append(
+                f"by their profiles the layers in int8 save {gain_ms:.3f} ms, which the races of whole models do not "
+                "show: the races decide"
+            )
 
     def _candidates(self, source: Source, best: frozenset[Layer]) -> list[frozenset[Layer]]:
         """What the search ended with, then other accurate models that won a race against the float model."""

@@ -21,9 +21,10 @@ function filled(made, attributes, children) {
   return made;
 }
 
-// Text whose end tells most, such as a path: where it does not fit, its beginning is cut.
+// Text whose end tells most, such as a path: where it does not fit, its beginning is cut, or lines end behind slashes.
 function tail(text, className) {
-  return element("span", { class: `tail ${className || ""}` }, element("bdi", { dir: "ltr" }, text));
+  const parts = text.split(/(?<=[/_])/).flatMap((part, i) => (i ? [element("wbr"), part] : [part]));
+  return element("span", { class: `tail ${className || ""}` }, element("bdi", { dir: "ltr" }, parts));
 }
 
 function plural(count, noun) {

@@ -91,7 +91,8 @@ class Explorer {
     this.isFitted = true;
     if (!this.graph.nodes.length) return;
     this.view.fit(this.box, isWhole);
-    if (!isWhole) this.view.centerAcross(this.graph.x.filter((_, k) => this.view.showsHeight(this.graph.y[k])));
+    const isCut = (this.box.right - this.box.left) * this.view.scale > this.view.width;
+    if (!isWhole && isCut) this.view.centerAcross(this.graph.x.filter((_, k) => this.view.showsHeight(this.graph.y[k])));
   }
 
   draw() {

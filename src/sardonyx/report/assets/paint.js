@@ -5,8 +5,8 @@ const boxWidths = new WeakMap();
 
 function boxWidth(node) {
   if (!boxWidths.has(node)) {
-    const label = Math.min(node.label.length, 22);
-    boxWidths.set(node, Math.min(230, 34 + 6.6 * Math.max(node.op_type.length, label)));
+    const text = Math.max(8 * node.op_type.split(".").pop().length, 6.6 * Math.min(node.label.length, 22));
+    boxWidths.set(node, Math.min(250, 30 + text));
   }
   return boxWidths.get(node);
 }

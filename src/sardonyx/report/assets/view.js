@@ -40,7 +40,7 @@ class View {
     const height = Math.max(1, box.bottom - box.top);
     const across = (this.width - 40) / width;
     const whole = Math.min(across, (this.height - 40) / height, 1.25);
-    this.scale = Math.max(SMALLEST, isWhole ? whole : Math.max(whole, Math.min(across, 1), 0.55));
+    this.scale = Math.max(SMALLEST, isWhole ? whole : Math.max(whole, Math.min(across, 1), 0.8));
     this.x = this.width / 2 - ((box.left + box.right) / 2) * this.scale;
     this.y = height * this.scale > this.height - 40 ? 20 - box.top * this.scale
       : this.height / 2 - ((box.top + box.bottom) / 2) * this.scale;

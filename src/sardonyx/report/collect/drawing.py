@@ -9,7 +9,7 @@ from sardonyx.report.records import DrawnGraph, GraphNode
 
 MAX_NODES = 6000
 """A page with more nodes would be slow; the rest of the graph is left out, and the page says so."""
-CHARACTER, MARGIN, HEIGHT, WIDEST = 6.6, 34.0, 40.0, 230.0
+BOLD, CHARACTER, MARGIN, HEIGHT, WIDEST = 8.0, 6.6, 30.0, 40.0, 250.0
 
 
 def drawn(
@@ -35,8 +35,9 @@ def drawn(
 
 
 def _size(node: GraphNode) -> tuple[float, float]:
-    """The box of a node, as ``assets/graph.js`` draws it."""
-    return min(WIDEST, MARGIN + CHARACTER * max(len(node.op_type), min(len(node.label), 22))), HEIGHT
+    """The box of a node, as ``assets/paint.js`` draws it."""
+    text = max(BOLD * len(node.op_type.split(".")[-1]), CHARACTER * min(len(node.label), 22))
+    return min(WIDEST, MARGIN + text), HEIGHT
 
 
 def _turned(points: list[float]) -> list[float]:

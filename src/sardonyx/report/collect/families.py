@@ -14,7 +14,7 @@ _MEMBERS = {
     "movement": "Reshape Transpose Concat Split Slice Gather GatherElements GatherND Scatter ScatterElements "
     "ScatterND Squeeze Unsqueeze Flatten Expand Tile Pad Identity DepthToSpace SpaceToDepth Shape Size Resize "
     "Upsample Constant ConstantOfShape Range NonZero ReverseSequence Compress",
-    "quantization": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear Cast CastLike MatMulInteger QLinearMatMul",
+    "quantization": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear MatMulInteger QLinearMatMul",
     "control": "If Loop Scan SequenceAt SequenceConstruct SequenceInsert SequenceMap SplitToSequence Optional "
     "ConcatFromSequence",
     "trees": "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor SVMClassifier SVMRegressor ZipMap "

@@ -20,7 +20,7 @@ from sardonyx.report.collect.groups import Group, groups_of
 from sardonyx.report.collect.layers import layers_of
 from sardonyx.report.collect.memory import memory_maps
 from sardonyx.report.collect.run import Observed, array_type, feeds_for, observe, open_session, written_types
-from sardonyx.report.records import DrawnGraph, Layer, Machine, MemoryMap
+from sardonyx.report.records import MICRO, DrawnGraph, Layer, Machine, MemoryMap
 
 if TYPE_CHECKING:
     from sardonyx.session.options import SessionOptions
@@ -119,7 +119,7 @@ def _summary(
     weights = list(parameters(written))
     count, nbytes = (sum(getattr(t, name) for t in weights) for name in ("size", "nbytes"))
     found = [
-        ("time of a run", duration(seen.run_s)),
+        ("time of a run", duration(seen.run_s, MICRO)),
         ("nodes", f"{len(written)} in the file, {len(graph)} optimized, {kernels} fused groups"),
         ("parameters", f"{count:,} ({amount(nbytes)})"),
         ("inputs", _inputs(feeds)),

@@ -21,8 +21,8 @@ from sardonyx.session.options import SessionOptions
 from sardonyx.session.session import InferenceSession
 from sardonyx.session.trace_timeline import wall_ns
 
-WARM_S, WATCHED_S = 1.0, 2.0
-"""How long warm-up and observed runs may take; there are at least two of each."""
+WARM_S, WATCHED_S = 1.0, 3.0
+"""How long the warm-up, and the runs that count, may take; there are at least two."""
 MOST_RUNS = 30
 
 
@@ -72,20 +72,22 @@ def feeds_for(session: InferenceSession, given: Mapping[str, Any] | None) -> dic
 
 
 def observe(session: InferenceSession, feeds: Mapping[str, Any]) -> Observed:
-    """Warm up, time some runs, then watch as many."""
+    """Warm up; then time a run and watch the next, in turns, so that a busy machine slows both alike."""
     native, names = session._sess, [o.name for o in session.get_outputs()]
     _repeat(lambda: session.run(names, feeds), WARM_S)
-    times = _repeat(lambda: session.run(names, feeds), WARM_S)
-    prepared, watches = native.prepare(feeds), list[Watch]()
+    prepared, watches, times = native.prepare(feeds), list[Watch](), list[float]()
 
-    def watched() -> None:
+    def turn() -> None:
+        start = time.perf_counter()
+        session.run(names, feeds)
+        times.append(time.perf_counter() - start)
         watch = Watch()
         context = RunContext(record=watch.node)
         context.record_part = watch.part
         native.engine.run(prepared, names, context)
         watches.append(watch)
 
-    _repeat(watched, WATCHED_S)
+    _repeat(turn, WATCHED_S)
     last = watches[-1]
     alike = [watch.work for watch in watches if len(watch.work) == len(last.work)]
     work = [replace(same[0], seconds=median([w.seconds for w in same])) for same in zip(*alike, strict=True)]
@@ -118,14 +120,11 @@ class Watch:
                     self.types.setdefault(value.name, array_type(array))
 
 
-def _repeat(call: Callable[[], object], seconds: float) -> list[float]:
-    times: list[float] = []
-    begun = time.perf_counter()
-    while len(times) < 2 or (len(times) < MOST_RUNS and time.perf_counter() - begun < seconds):
-        start = time.perf_counter()
+def _repeat(call: Callable[[], object], seconds: float) -> None:
+    count, begun = 0, time.perf_counter()
+    while count < 2 or (count < MOST_RUNS and time.perf_counter() - begun < seconds):
         call()
-        times.append(time.perf_counter() - start)
-    return times
+        count += 1
 
 
 def array_type(array: Any) -> str:
