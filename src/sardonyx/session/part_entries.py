@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from sardonyx import digests, entries
 from sardonyx.entries import Entry
 from sardonyx.files import SourceFile
-from sardonyx.folders import PrivateFolder
+from sardonyx.folders import Place, PrivateFolder
 from sardonyx.interpret.serialize import NotSerializable
 from sardonyx.partition.chain import Chain
 from sardonyx.partition.provider import Executable
@@ -68,7 +68,7 @@ def deserialized(
             return None
         return Deserialized(entry.digest, stored, chain, arrays[own:])
 
-    with object_cache.kept_in(folder):
+    with object_cache.kept_in(Place(folder.path, True)):
         return entries.read(folder, name, use)
 
 

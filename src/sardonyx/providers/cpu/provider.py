@@ -65,7 +65,7 @@ class CpuProvider:
         self._baseline = baseline
         self.threads = min(threads, allowed.threads) if threads else allowed.threads
         self.settings = settings or Settings()
-        self.cache = folders.cache_folder()
+        self.cache = folders.place()
         """Where kernels are kept, also those that are compiled later."""
         self.said: set[str] = set()
         """Warnings that executables have logged."""

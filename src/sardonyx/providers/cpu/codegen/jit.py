@@ -18,7 +18,7 @@ from sardonyx.providers.cpu.machine import parallel
 from sardonyx.providers.cpu.machine.isa import Isa, current
 
 if TYPE_CHECKING:
-    from sardonyx.folders import PrivateFolder
+    from sardonyx.folders import Place
     from sardonyx.providers.cpu.language.dsl import Spec
 
 
@@ -204,7 +204,7 @@ class BaselineKernel(object_loader.Replaceable):
     text: str | None
     """The kernel's IR; None once the optimized code is there."""
     replacing: threading.Lock
-    cache: PrivateFolder | None
+    cache: Place | None
     """Where the optimized code is kept."""
     called_nbytes = 0
     """Bytes of data of its calls, where those are counted."""
@@ -218,7 +218,7 @@ def _baseline(spec: Spec, isa: Isa) -> Address:
     made = BaselineKernel.to(object_loader.load(compiled(spec.name, text, isa, BASELINE), spec.name))
     assert isinstance(made, BaselineKernel)
     made.spec, made.isa, made.checked, made.text, made.replacing = spec, isa, checked, text, forks.lock()
-    made.cache = objects.cache_folder()
+    made.cache = objects.place()
     statistics.baseline.append(spec.name)
     return made
 

@@ -9,10 +9,10 @@ from contextvars import ContextVar
 from functools import cache
 
 from sardonyx import digests, entries, folders, limits
-from sardonyx.folders import PrivateFolder
+from sardonyx.folders import Place, PrivateFolder
 
-_chosen: ContextVar[tuple[PrivateFolder | None] | None] = ContextVar("chosen", default=None)
-"""The cache folder of the session that compiles; None if there is no session."""
+_chosen: ContextVar[tuple[Place | None] | None] = ContextVar("chosen", default=None)
+"""The cache of the session that compiles; None if there is no session."""
 
 
 @cache
@@ -25,16 +25,16 @@ def compiler_version() -> str:
     return f"{llvmlite.__version__}-{[os.stat(os.path.join(folder, name)).st_size for name in libraries]}"
 
 
-def cache_folder(*, make: bool = True) -> PrivateFolder | None:
-    """The cache folder that holds the objects: the session's, or what ``SARDONYX_CACHE`` names by now."""
+def place() -> Place | None:
+    """The cache that holds the objects: the session's, or what ``SARDONYX_CACHE`` names by now."""
     chosen = _chosen.get()
-    return folders.cache_folder(make=make) if chosen is None else chosen[0]
+    return folders.place() if chosen is None else chosen[0]
 
 
 @contextmanager
-def kept_in(folder: PrivateFolder | None) -> Iterator[None]:
-    """Read and write the objects of this cache folder, or of none, in the block and the tasks that it begins."""
-    token = _chosen.set((folder,))
+def kept_in(cache: Place | None) -> Iterator[None]:
+    """Read and write the objects of this cache, or of none, in the block and the tasks that it begins."""
+    token = _chosen.set((cache,))
     try:
         yield
     finally:
@@ -42,7 +42,8 @@ def kept_in(folder: PrivateFolder | None) -> Iterator[None]:
 
 
 def _folder(*, make: bool) -> PrivateFolder | None:
-    folder = cache_folder(make=make)
+    at = place()
+    folder = None if at is None else at.open(make=make)
     return None if folder is None else folders.kernels_of(folder, make=make)
 
 
