@@ -53,6 +53,11 @@ _HOMES: dict[str, str] = {
     "quant_pre_process": "shape_inference",
 }  # fmt: skip
 """Public name to the module of this package that has it."""
+_MODULES = (
+    "base_quantizer", "calibrate", "matmul_nbits_quantizer", "onnx_model", "onnx_quantizer", "preprocess",
+    "qdq_loss_debug", "qdq_quantizer", "quant_utils", "registry", "shape_inference", "tensor_quant_overrides",
+)  # fmt: skip
+"""Modules that programs reach as attributes of the package."""
 
 __all__ = ["quantize", *_HOMES]  # noqa: PLE0604
 
@@ -96,4 +101,4 @@ if TYPE_CHECKING:
     from sardonyx.quantization.quantize import quantize_static as quantize_static
     from sardonyx.quantization.shape_inference import quant_pre_process as quant_pre_process
 
-__getattr__, __dir__ = attributes(__name__, _HOMES)
+__getattr__, __dir__ = attributes(__name__, _HOMES, _MODULES)

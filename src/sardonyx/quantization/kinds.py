@@ -8,10 +8,10 @@ from typing import TypeVar
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
 
-E = TypeVar("E", bound="_Named")
+E = TypeVar("E", bound="Named")
 
 
-class _Named(Enum):
+class Named(Enum):
     """An enumeration whose members are written and read by name."""
 
     def __str__(self) -> str:
@@ -27,7 +27,7 @@ class _Named(Enum):
             raise ValueError(f"{text!r} is no {cls.__name__}; it is one of {known}") from None
 
 
-class QuantType(_Named):
+class QuantType(Named):
     """Element type of quantized tensors."""
 
     QInt8 = 0
@@ -81,7 +81,7 @@ def quant_type_of(code: object) -> QuantType:
     raise ValueError(f"values are not quantized to the element type {code!r}")
 
 
-class QuantFormat(_Named):
+class QuantFormat(Named):
     """How a quantized model is written: with quantized operators, or with QuantizeLinear and DequantizeLinear around
     operators on reals.
     """
@@ -90,7 +90,7 @@ class QuantFormat(_Named):
     QDQ = 1
 
 
-class QuantizationMode(_Named):
+class QuantizationMode(Named):
     """IntegerOps: activations are quantized while the model runs. QLinearOps: by scales known in advance."""
 
     IntegerOps = 0

@@ -19,6 +19,7 @@ from sardonyx.errors import InvalidArgument, NotImplemented
 from sardonyx.ir.clone import clone
 from sardonyx.ir.graph import Model, Node
 from sardonyx.model.load import load
+from sardonyx.quantization.companions import companions
 from sardonyx.quantization.data import feeds_of
 from sardonyx.quantization.kinds import QuantFormat
 from sardonyx.quantization.weight_only import gptq, hessians, hqq, k_quant, rtn, spelling
@@ -271,3 +272,6 @@ def _in_type_of(matrix: Array, made: Blocked) -> Blocked:
         return made
     zeros = made.zeros.astype(matrix.dtype) if made.has_real_zeros else made.zeros
     return Blocked(made.codes, made.scales.astype(matrix.dtype), zeros, made.k, made.blocks)
+
+
+__getattr__ = companions(__name__)

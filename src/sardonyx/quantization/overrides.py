@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from sardonyx.ir.graph import Model, Value
 from sardonyx.quantization.kinds import QuantType
@@ -16,6 +16,13 @@ _COMPUTED = ("symmetric", "reduce_range", "rmin", "rmax")
 """What scale and zero point are computed from: useless if those are given."""
 _EQUAL = ("quant_type", "axis", "symmetric", "reduce_range")
 """What all channels have in common."""
+
+
+class Known(Protocol):
+    """What is asked of a tensor of the model: whether it is a constant, and of which shape."""
+
+    @property
+    def const(self) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ class Overrides:
     def of(cls, raw: Mapping[str, Any] | None, model: Model, activation_type: QuantType) -> Overrides:
         """Read the option; an override of a tensor that the model lacks, or that contradicts itself, is an error."""
         values = _values(model)
-        made = {name: _read(name, entries, values, activation_type) for name, entries in (raw or {}).items()}
+        made = {name: read_overrides(name, entries, values, activation_type) for name, entries in (raw or {}).items()}
         return cls(made)
 
     def __contains__(self, name: object) -> bool:
@@ -108,7 +115,9 @@ def _bad(name: str, expected: object, got: object, hint: str | None = None) -> M
     return Misuse("TensorQuantOverrides are wrong", where=f"tensor {name!r}", expected=expected, got=got, hint=hint)
 
 
-def _read(name: str, raw: Any, values: Mapping[str, Value], activation_type: QuantType) -> tuple[Override, ...]:
+def read_overrides(
+    name: str, raw: Any, values: Mapping[str, Known], activation_type: QuantType
+) -> tuple[Override, ...]:
     if name not in values:
         near = difflib.get_close_matches(name, values, 1)
         hint = f"did you mean {near[0]!r}?" if near else None
@@ -150,7 +159,7 @@ def _one(name: str, raw: Mapping[str, Any], allowed: Iterable[str]) -> Override:
     )
 
 
-def _check_channels(name: str, made: Sequence[Override], value: Value) -> None:
+def _check_channels(name: str, made: Sequence[Override], value: Known) -> None:
     first = made[0]
     if value.const is None:
         raise _bad(name, "one override: only weights have channels", f"{len(made)} with axis {first.axis}")
@@ -173,7 +182,7 @@ def _check_channels(name: str, made: Sequence[Override], value: Value) -> None:
             raise _bad(name, "the same keys for all channels", f"others at channel {i}")
 
 
-def _check_conversion(name: str, override: Override, value: Value, activation_type: QuantType) -> None:
+def _check_conversion(name: str, override: Override, value: Known, activation_type: QuantType) -> None:
     convert = override.convert
     assert convert is not None
     if value.const is not None:

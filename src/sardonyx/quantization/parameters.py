@@ -111,10 +111,15 @@ def restricted_scale_and_zero_point(
 
 def float8_scale_and_zero_point(deviation: Array) -> tuple[Array, Array]:
     """The scale that gives values of this standard deviation the deviation of float8e4m3fn's own numbers."""
-    dtype = QuantType.QFLOAT8E4M3FN.dtype.numpy
-    numbers = np.arange(256, dtype=np.uint8).view(dtype).astype(np.float32)
-    own = np.std(numbers[np.isfinite(numbers)])
-    return np.array(deviation / own, deviation.dtype), np.zeros(np.shape(deviation), dtype)
+    own = np.std(float8_numbers())
+    zero = np.zeros(np.shape(deviation), QuantType.QFLOAT8E4M3FN.dtype.numpy)
+    return np.array(deviation / own, deviation.dtype), zero
+
+
+def float8_numbers() -> Array:
+    """All finite numbers of float8e4m3fn."""
+    numbers = np.arange(256, dtype=np.uint8).view(QuantType.QFLOAT8E4M3FN.dtype.numpy).astype(np.float32)
+    return numbers[np.isfinite(numbers)]
 
 
 def parameters_of_data(

@@ -25,6 +25,7 @@ from sardonyx.model.save import ExternalData, save
 from sardonyx.normalize.edits import constant
 from sardonyx.normalize.run import raise_opset
 from sardonyx.ops.quantize import dequantize_linear
+from sardonyx.quantization.companions import companions
 from sardonyx.quantization.data import feeds_of
 from sardonyx.quantization.running import check_feeds
 
@@ -200,3 +201,6 @@ def compute_activation_error(
         if match.get("float"):
             errors[name]["xmodel_err"] = err_func(match["float"], match["post_qdq"])
     return errors
+
+
+__getattr__ = companions(__name__)

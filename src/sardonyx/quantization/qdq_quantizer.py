@@ -1,12 +1,16 @@
-"""``QDQQuantizer``: static quantization in QDQ format, as a class."""
+"""``QDQQuantizer``, which optimum uses: static quantization in QDQ format, as a class."""
 
 from __future__ import annotations
 
+from sardonyx.quantization.base_quantizer import BaseQuantizer
+from sardonyx.quantization.companions import companions
 from sardonyx.quantization.kinds import QuantFormat
-from sardonyx.quantization.onnx_quantizer import BaseQuantizer
 
 __all__ = ["QDQQuantizer"]
 
 
 class QDQQuantizer(BaseQuantizer):
     quant_format = QuantFormat.QDQ
+
+
+__getattr__ = companions(__name__)

@@ -3,52 +3,180 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 import numpy as np
+import onnx
 
+from sardonyx.quantization import names
+from sardonyx.quantization.calibrate.methods import smooth_distribution
 from sardonyx.quantization.calibrate.table import write_calibration_table
-from sardonyx.quantization.kinds import QuantFormat, QuantizationMode, QuantType, quant_type_of
+from sardonyx.quantization.kinds import Named, QuantFormat, QuantizationMode, QuantType, quant_type_of
 from sardonyx.quantization.parameters import (
     Array,
     Parameters,
+    block_parameters,
+    float8_numbers,
+    float8_scale_and_zero_point,
     limits,
     parameters_of_data,
     quantize_array,
+    restricted_scale_and_zero_point,
 )
-
-if TYPE_CHECKING:
-    import onnx
+from sardonyx.quantization.protos import (
+    attribute_to_kwarg,
+    find_by_name,
+    generate_identified_filename,
+    get_elem_index,
+    get_mul_node,
+    load_model_with_shape_infer,
+    model_has_external_data,
+    optimize_model,
+    pack_bytes_to_4bit,
+    quantize_onnx_initializer,
+    save_and_reload_model_with_shape_infer,
+    tensor_proto_to_array,
+    update_opset_version,
+)
 
 __all__ = [
     "DEQUANT_OP_NAME",
+    "DEQUANT_OUTPUT_SUFFIX",
+    "FLOAT8_DISTRIBUTIONS",
+    "FLOAT8_TYPES",
     "MODEL_SIZE_THRESHOLD",
+    "ONNX_INT_TYPE_RANGE",
+    "ONNX_INT_TYPE_REDUCED_RANGE",
+    "ONNX_INT_TYPE_SYMMETRIC_RANGE",
+    "ONNX_TYPE_TO_NP_TYPE",
+    "QUANT_INPUT_SUFFIX",
     "QUANT_OP_NAME",
     "TENSOR_NAME_QUANT_SUFFIX",
+    "BiasToQuantize",
     "QuantFormat",
     "QuantType",
     "QuantizationMode",
+    "QuantizedInitializer",
+    "QuantizedValue",
+    "QuantizedValueType",
+    "add_dequant_input_suffix",
+    "add_dequant_output_suffix",
+    "add_dequant_suffix",
     "add_infer_metadata",
     "add_pre_process_metadata",
+    "add_quant_input_suffix",
+    "add_quant_output_suffix",
+    "add_quant_suffix",
+    "apply_plot",
+    "attribute_to_kwarg",
     "compute_data_quant_params",
     "compute_scale_zp",
+    "compute_scale_zp_blocked",
+    "compute_scale_zp_float8",
+    "find_by_name",
+    "generate_identified_filename",
+    "get_elem_index",
+    "get_mul_node",
     "get_opset_version",
     "get_qmin_qmax_for_qType",
+    "get_qrange_for_qType",
+    "load_model_with_shape_infer",
+    "model_has_external_data",
     "model_has_infer_metadata",
     "model_has_pre_process_metadata",
     "ms_domain",
+    "normalize_axis",
     "onnx_domain",
+    "optimize_model",
+    "pack_bytes_to_4bit",
     "quantize_data",
     "quantize_nparray",
+    "quantize_onnx_initializer",
+    "save_and_reload_model_with_shape_infer",
+    "smooth_distribution",
+    "snap_zero_point_to_uint8",
+    "tensor_proto_to_array",
+    "type_to_name",
+    "update_opset_version",
     "write_calibration_table",
 ]
 
 QUANT_OP_NAME, DEQUANT_OP_NAME = "QuantizeLinear", "DequantizeLinear"
-TENSOR_NAME_QUANT_SUFFIX = "_quantized"
+QUANT_INPUT_SUFFIX, DEQUANT_OUTPUT_SUFFIX = names.quantize_input(""), names.dequantize_output("")
+TENSOR_NAME_QUANT_SUFFIX = names.quantized("")
 MODEL_SIZE_THRESHOLD = 2**31
 onnx_domain, ms_domain = "ai.onnx", "com.microsoft"
 _PREPROCESSED, _INFERRED = "onnx.quant.pre_process", "onnx.infer"
 _BY = "onnxruntime.quant"
+
+type_to_name: dict[int, str] = {code: name for name, code in onnx.TensorProto.DataType.items()}
+"""The code of an element type to onnx's name of it."""
+ONNX_TYPE_TO_NP_TYPE = {kind.tensor_type: kind.dtype.numpy for kind in QuantType}
+FLOAT8_TYPES = tuple(type_code for type_code, name in type_to_name.items() if name.startswith(("FLOAT8E4", "FLOAT8E5")))
+FLOAT8_DISTRIBUTIONS = {QuantType.QFLOAT8E4M3FN.tensor_type: float8_numbers()}
+"""All finite numbers of a float8 type, by its code."""
+
+
+def _ranges(**choice: bool) -> dict[int, tuple[Array, Array]]:
+    return {
+        kind.tensor_type: get_qmin_qmax_for_qType(kind.tensor_type, **choice)
+        for kind in QuantType
+        if not kind.is_float8
+    }
+
+
+class QuantizedValueType(Named):
+    """Where a quantized value comes from."""
+
+    Input = 0
+    Initializer = 1
+
+
+@dataclass(eq=False)
+class QuantizedInitializer:
+    """A constant, its ranges and parameters, and its integers."""
+
+    name: str
+    initializer: onnx.TensorProto
+    rmins: Any
+    rmaxs: Any
+    zero_points: Any
+    scales: Any
+    data: Any = ()
+    quantized_data: Any = ()
+    axis: int | None = None
+
+
+class QuantizedValue:
+    """The names of a quantized value, its scale and its zero point."""
+
+    def __init__(
+        self,
+        name: str,
+        new_quantized_name: str,
+        scale_name: str,
+        zero_point_name: str,
+        quantized_value_type: QuantizedValueType,
+        axis: int | None = None,
+        node_type: str | None = None,
+        node_qtype: int | None = None,
+        scale_type: int | None = None,
+    ) -> None:
+        self.original_name, self.q_name = name, new_quantized_name
+        self.scale_name, self.zp_name = scale_name, zero_point_name
+        self.value_type, self.axis = quantized_value_type, axis
+        self.node_type, self.node_qtype, self.scale_type = node_type, node_qtype, scale_type
+
+
+@dataclass(eq=False)
+class BiasToQuantize:
+    """A bias and the operands whose scales give its own."""
+
+    bias_name: str
+    input_name: str
+    weight_name: str
 
 
 def compute_scale_zp(
@@ -171,3 +299,86 @@ def _has(model: onnx.ModelProto, key: str) -> bool:
 def _add(model: onnx.ModelProto, key: str) -> None:
     if not _has(model, key):
         model.metadata_props.add(key=key, value=_BY)
+
+
+def get_qrange_for_qType(qType: int, reduce_range: bool = False, symmetric: bool = False) -> Array:
+    """How many integers of a type are used, less one. It may not fit the type: the result is an int64."""
+    low, high = limits(quant_type_of(qType), symmetric=symmetric, reduce_range=reduce_range)
+    return np.array(high - low)
+
+
+def compute_scale_zp_float8(element_type: int, std: Any) -> list[Array]:
+    """Zero point and scale for numbers of this standard deviation in float8e4m3fn."""
+    if not quant_type_of(element_type).is_float8:
+        raise ValueError(f"{element_type} is not the code of float8e4m3fn")
+    scale, zero = float8_scale_and_zero_point(np.asarray(std))
+    return [zero, scale]
+
+
+def compute_scale_zp_blocked(
+    weight: Array, quant_type: int, axis: int, block_size: int, symmetric: bool
+) -> tuple[Array, Array]:
+    """Zero points and scales of blocks along an axis."""
+    found = block_parameters(weight, quant_type_of(quant_type), axis % weight.ndim, block_size, symmetric=symmetric)
+    return found.zero_point, found.scale
+
+
+def snap_zero_point_to_uint8(
+    rmin: Any, rmax: Any, qmin: int = 0, qmax: int = 255, min_real_range: float | None = None
+) -> tuple[Array, Array]:
+    """Zero point and scale for uint8 that clip nothing: the zero point is 0 if no value is negative, else 128."""
+    if (int(qmin), int(qmax)) != (0, 255):
+        raise ValueError(f"the integers are those of uint8, 0..255, not {qmin}..{qmax}")
+    low, high = (float(np.squeeze(each)) for each in (rmin, rmax))
+    scale, zero = restricted_scale_and_zero_point(low, high, minimum_range=min_real_range)
+    return zero, scale
+
+
+def normalize_axis(axis: int, rank: int) -> tuple[bool, int]:
+    """Whether a tensor of this rank has the axis, and the axis counted from the front."""
+    found = axis + rank if axis < 0 else axis
+    return 0 <= found < rank, found
+
+
+def add_quant_suffix(tensor_name: str) -> str:
+    return names.quantize_node(tensor_name)
+
+
+def add_quant_input_suffix(tensor_name: str) -> str:
+    return names.quantize_input(tensor_name)
+
+
+def add_quant_output_suffix(tensor_name: str) -> str:
+    return names.quantize_output(tensor_name)
+
+
+def add_dequant_suffix(tensor_name: str) -> str:
+    return names.dequantize_node(tensor_name)
+
+
+def add_dequant_input_suffix(tensor_name: str) -> str:
+    return f"{tensor_name}_DequantizeLinear_Input"
+
+
+def add_dequant_output_suffix(tensor_name: str) -> str:
+    return names.dequantize_output(tensor_name)
+
+
+def apply_plot(hist: Array, hist_edges: Array) -> None:
+    """Print a histogram and draw it, by matplotlib."""
+    pyplot: Any = import_module("matplotlib.pyplot")
+
+    for low, high, count in zip(hist_edges, hist_edges[1:], hist, strict=False):
+        print(f"{low:12.6g} .. {high:12.6g}  {count}")
+    pyplot.stairs(hist, hist_edges, fill=True)
+    pyplot.xlabel("value")
+    pyplot.ylabel("count")
+    pyplot.show()
+
+
+ONNX_INT_TYPE_RANGE = _ranges()
+ONNX_INT_TYPE_REDUCED_RANGE = _ranges(reduce_range=True)
+ONNX_INT_TYPE_SYMMETRIC_RANGE = {
+    code: found for code, found in _ranges(symmetric=True).items() if found != ONNX_INT_TYPE_RANGE[code]
+}
+"""By the code of an element type its smallest and its largest integer."""

@@ -7,17 +7,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.quantization.arguments import check_output, member
+from sardonyx.quantization.companions import companions
 from sardonyx.quantization.configs import DynamicQuantConfig, QuantConfig, StaticQuantConfig
 from sardonyx.quantization.kinds import CalibrationMethod, QuantFormat, QuantizationMode, QuantType
 from sardonyx.quantization.misuse import Misuse
 from sardonyx.quantization.options import ExtraOptions
 from sardonyx.quantization.qdq_config import get_qdq_config
+from sardonyx.quantization.static import check_types as check_static_quant_arguments
 
 __all__ = [
     "DynamicQuantConfig",
     "QuantConfig",
     "QuantizationMode",
     "StaticQuantConfig",
+    "check_static_quant_arguments",
     "get_qdq_config",
     "quantize",
     "quantize_dynamic",
@@ -219,3 +222,6 @@ def _quantize_weights(model_input: Any, model_output: str | os.PathLike[str], qu
     quantizer = MatMulNBitsQuantizer(model_input, algo_config=quant_config)
     quantizer.process()
     quantizer.model.save_model_to_file(os.fspath(model_output), True)
+
+
+__getattr__ = companions(__name__)

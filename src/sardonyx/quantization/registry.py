@@ -1,19 +1,25 @@
 """Which operators are quantized by default, in each mode. Values are the names of the rules' functions.
 
-``IntegerOpsRegistry``: dynamic quantization. ``QLinearOpsRegistry``: QOperator format. ``QDQRegistry``: operators with
-a rule of their own in QDQ format; every other one may be asked for by its type.
+``IntegerOpsRegistry``: dynamic quantization. ``QLinearOpsRegistry``: QOperator format. ``CommonOpsRegistry``: in both.
+``QDQRegistry``: operators with a rule of their own in QDQ format; every other one may be asked for by its type.
 """
 
 from __future__ import annotations
 
-_COMMON = {"Gather": "gather", "Transpose": "movement", "EmbedLayerNormalization": "embed_layer_normalization"}
+from sardonyx.quantization.companions import companions
+
+CommonOpsRegistry: dict[str, str] = {
+    "Gather": "gather",
+    "Transpose": "movement",
+    "EmbedLayerNormalization": "embed_layer_normalization",
+}
 
 IntegerOpsRegistry: dict[str, str] = {
     "Conv": "conv_integer",
     "MatMul": "matmul_integer",
     "Attention": "attention",
     "LSTM": "lstm",
-    **_COMMON,
+    **CommonOpsRegistry,
 }
 
 QLinearOpsRegistry: dict[str, str] = {
@@ -40,7 +46,7 @@ QLinearOpsRegistry: dict[str, str] = {
     "Concat": "concat",
     "Softmax": "softmax",
     "Where": "where",
-    **_COMMON,
+    **CommonOpsRegistry,
 }
 
 QDQRegistry: dict[str, str] = {
@@ -73,3 +79,6 @@ QDQRegistry: dict[str, str] = {
 
 STATIC_OPERATORS: frozenset[str] = frozenset(QLinearOpsRegistry) | frozenset(QDQRegistry)
 """What ``quantize_static`` quantizes by default."""
+
+
+__getattr__ = companions(__name__)

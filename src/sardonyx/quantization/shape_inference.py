@@ -15,6 +15,7 @@ from sardonyx.model.save import ExternalData, save
 from sardonyx.normalize.run import normalize, raise_opset, unify_opsets
 from sardonyx.optimize.api import optimize_model
 from sardonyx.optimize.symbolic import Facts
+from sardonyx.quantization.companions import companions
 
 if TYPE_CHECKING:
     import onnx
@@ -99,3 +100,6 @@ def infer_shapes(model: Model) -> None:
 def _values(graph: Graph) -> list[Value]:
     """What the nodes of the main graph compute."""
     return [v for node in graph.nodes for v in node.outputs if v.name]
+
+
+__getattr__ = companions(__name__)

@@ -65,6 +65,16 @@ class _Loader:
     def exec_module(self, module: ModuleType) -> None:
         if self._real != HOME:
             module.__spec__ = self._spec
+            _alias_children(self._real)
+
+
+def _alias_children(package: str) -> None:
+    """Give the loaded modules of a package their second names.
+
+    An import under the second name would set the package's attribute to the module, and hide a function of that name.
+    """
+    for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
+        sys.modules.setdefault(NAME + name.removeprefix(HOME), sys.modules[name])
 
 
 def _distribution() -> Distribution:

@@ -17,6 +17,7 @@ from sardonyx.ir.types import TensorType
 from sardonyx.model.load import load
 from sardonyx.model.save import ExternalData, model_to_proto, save
 from sardonyx.transformers.float16 import options_of, to_half_precision
+from sardonyx.transformers.proto_graph import ProtoGraph
 
 if TYPE_CHECKING:
     import onnx
@@ -41,7 +42,7 @@ FUSED_OF = {
 """The operators that fusion statistics count: for most types of model, and for those that differ."""
 
 
-class OnnxModel:
+class OnnxModel(ProtoGraph):
     """An optimized model. It is a graph until the proto is asked for; from then on the proto is authoritative."""
 
     def __init__(

@@ -231,9 +231,7 @@ class HistogramCalibrater(CalibraterBase):
         scenario: str = "same",
     ) -> None:
         super().__init__(model_path, op_types_to_calibrate, augmented_model_path, symmetric, use_external_data_format)
-        if method not in _METHODS:
-            raise Misuse("this method has no histogram", expected=", ".join(_METHODS), got=method)
-        self.method = _METHODS[method]
+        self.method = methods.histogram_method(method)
         self.num_bins, self.num_quantized_bins = num_bins, num_quantized_bins
         self.percentile, self.scenario = percentile, scenario
         self.histograms: dict[str, Histogram] = {}
@@ -257,18 +255,15 @@ class HistogramCalibrater(CalibraterBase):
         return TensorsData(self.method, {name: self._chosen(each) for name, each in self.histograms.items()})
 
     def _chosen(self, histogram: Histogram) -> TensorData:
-        if self.method is CalibrationMethod.Entropy:
-            return methods.entropy_range(histogram, self.num_bins, self.num_quantized_bins)
-        if self.method is CalibrationMethod.Percentile:
-            return methods.percentile_range(histogram, self.num_bins, self.percentile, symmetric=self.symmetric)
-        return methods.distribution(histogram, self.num_bins, self.scenario)
-
-
-_METHODS = {
-    "entropy": CalibrationMethod.Entropy,
-    "percentile": CalibrationMethod.Percentile,
-    "distribution": CalibrationMethod.Distribution,
-}
+        return methods.chosen(
+            histogram,
+            self.method,
+            bins=self.num_bins,
+            quantized_bins=self.num_quantized_bins,
+            percentile=self.percentile,
+            symmetric=self.symmetric,
+            scenario=self.scenario,
+        )
 
 
 class EntropyCalibrater(HistogramCalibrater):

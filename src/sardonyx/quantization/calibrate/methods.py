@@ -8,12 +8,45 @@ import numpy as np
 
 from sardonyx.quantization.calibrate.histogram import Histogram
 from sardonyx.quantization.calibrate.tensors import TensorData
+from sardonyx.quantization.kinds import CalibrationMethod
 from sardonyx.quantization.misuse import Misuse
 
 Array = np.ndarray[Any, Any]
 
 _EPSILON = 1e-4
 """The share that empty bins get, so that logarithms are finite."""
+
+
+_METHODS = {
+    "entropy": CalibrationMethod.Entropy,
+    "percentile": CalibrationMethod.Percentile,
+    "distribution": CalibrationMethod.Distribution,
+}
+
+
+def histogram_method(name: str) -> CalibrationMethod:
+    """The method of this name that chooses ranges from histograms."""
+    if name not in _METHODS:
+        raise Misuse("this method has no histogram", expected=", ".join(_METHODS), got=name)
+    return _METHODS[name]
+
+
+def chosen(
+    histogram: Histogram,
+    method: CalibrationMethod,
+    *,
+    bins: int,
+    quantized_bins: int,
+    percentile: float,
+    symmetric: bool,
+    scenario: str,
+) -> TensorData:
+    """The range that a method chooses."""
+    if method is CalibrationMethod.Entropy:
+        return entropy_range(histogram, bins, quantized_bins)
+    if method is CalibrationMethod.Percentile:
+        return percentile_range(histogram, bins, percentile, symmetric=symmetric)
+    return distribution(histogram, bins, scenario)
 
 
 def percentile_range(histogram: Histogram, bins: int, percentile: float, *, symmetric: bool) -> TensorData:
@@ -87,21 +120,37 @@ def _divergence(inside: Array, left: int, right: int, quantized_bins: int) -> fl
     each = np.divide(sums, used, out=np.zeros(quantized_bins), where=used != 0).astype(np.int64)
     coarse = np.zeros(len(inside), np.int64)
     coarse[:whole] = np.repeat(each, width)
-    p, q = _smoothed(clipped), _smoothed(coarse)
+    p, q = smooth_distribution(clipped), smooth_distribution(coarse)
     if p is None or q is None:
         return float("inf")
     p, q = p / p.sum(), q / q.sum()
     return float(np.sum(p * np.log(p / q)))
 
 
-def _smoothed(counts: Array) -> Array | None:
+def smooth_distribution(p: Array, eps: float = _EPSILON) -> Array | None:
     """Empty bins get a small count, taken from the others; None if all are empty."""
-    is_empty = counts == 0
+    is_empty = p == 0
     empty = int(is_empty.sum())
-    if empty == counts.size:
+    if empty == p.size:
         return None
-    taken = _EPSILON * empty / (counts.size - empty)
-    return np.where(is_empty, _EPSILON, counts - taken).astype(np.float32)
+    taken = eps * empty / (p.size - empty)
+    return np.where(is_empty, eps, p - taken).astype(np.float32)
+
+
+def rel_entr(pk: Array, qk: Array) -> Array:
+    """``pk * log(pk / qk)`` by element: 0 where both shares may be 0, infinite where only ``qk`` is."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        each = pk * np.log(pk / qk)
+    each = np.where((pk > 0) & (qk > 0), each, np.asarray(np.inf, each.dtype))
+    return np.where((pk == 0) & (qk >= 0), np.asarray(0, each.dtype), each)
+
+
+def entropy(pk: Array, qk: Array, base: float | None = None, axis: int = 0) -> Array:
+    """The Kullback-Leibler divergence of ``pk`` from ``qk``, both scaled to sums of 1."""
+    shares = [np.asarray(each, np.float32) for each in np.broadcast_arrays(pk, qk)]
+    p, q = (each / each.sum(axis=axis, keepdims=True) for each in shares)
+    found = rel_entr(p, q).sum(axis=axis)
+    return np.asarray(found if base is None else found / np.log(base), np.float32)
 
 
 def distribution(histogram: Histogram, bins: int, scenario: str) -> TensorData:
