@@ -11,7 +11,7 @@ import pytest
 
 from sardonyx.errors import InvalidArgument, NoSuchFile
 from sardonyx.profile import Profile, profile_model, read_trace
-from sardonyx.profile.read import profile_of
+from sardonyx.profile.read import profile_of, typical_runs
 from tests.profile import planted
 
 
@@ -42,6 +42,51 @@ def test_nodes_and_totals(found: Profile) -> None:
     assert found.flops == sum(k.flops for k in found.kernels) and found.nbytes > 0
     assert found.runs[0].inputs == {"x": ("float", (4, 3, 32, 32))} and found.runs[0].output_nbytes == 160
     assert (found.settings["precision"] == "highest" and {r["threads"] for r in found.rates} >= {1}) or found.rates
+
+
+def spent(name: str, cat: str, start_us: float, took_us: float, **args: Any) -> dict[str, Any]:
+    return {"name": name, "cat": cat, "ph": "X", "ts": start_us, "dur": took_us, "tid": 1, "args": args}
+
+
+def trace_of(runs: list[list[float]]) -> list[dict[str, Any]]:
+    """Events of runs whose kernels, each of a node of its own, take so many microseconds."""
+    events: list[dict[str, Any]] = []
+    at = 0.0
+    for kernels in runs:
+        events.append(spent("model_run", "Session", at, sum(kernels)))
+        for i, took in enumerate(kernels):
+            step = {"part": "part", "step": i, "variant": "", "threads": 1, "arithmetic": "f32"}
+            named = {"operators": ["Relu"], "nodes": [f"n{i}"], "origins": []}
+            counts = {"flops": 0, "bytes": 0, "weight_bytes": 0}
+            events.append(spent(f"n{i}_kernel_time", "Node", at, took, op_name="Relu"))
+            events.append(spent("loop", "Kernel", at, took, op_name="Relu", **step, **named, **counts))
+            at += took
+        at += 1.0
+    return events
+
+
+def test_kernels_add_up_to_a_run_where_others_disturb_it() -> None:
+    """Each run is held up in another kernel, so that no kernel's median shows it."""
+    runs = [[100.0 + 400.0 * (k == i % 5) for k in range(5)] for i in range(20)]
+    found = profile_of(trace_of(runs), "trace")
+    assert found.seconds == pytest.approx(900e-6)
+    for uses in (found.kernels, found.nodes):
+        assert sum(use.seconds for use in uses) == pytest.approx(found.seconds, rel=1e-6)
+
+
+def test_runs_that_are_far_from_the_median_do_not_count() -> None:
+    found = profile_of(trace_of([[100.0, 200.0]] * 8 + [[100.0, 9000.0]] * 2), "trace")
+    assert [k.seconds for k in found.kernels] == pytest.approx([100e-6, 200e-6])
+
+
+def test_kernels_of_rare_runs_are_told_of() -> None:
+    found = profile_of(trace_of([[100.0]] * 8 + [[100.0, 9000.0]]), "trace")
+    assert [k.seconds for k in found.kernels] == pytest.approx([100e-6, 9000e-6])
+
+
+def test_typical_runs() -> None:
+    assert typical_runs([5.0, 1.0, 3.0, 2.0, 4.0, 9.0, 0.0, 3.5]) == {2, 3, 4, 7}
+    assert typical_runs([3.0]) == {0} and typical_runs([2.0, 1.0, 9.0]) == {0, 1, 2}
 
 
 def test_reports(found: Profile) -> None:

@@ -49,6 +49,13 @@ def test_a_diagnosis() -> None:
     assert first.evidence == "It hurts. Evidence: copied bytes 12 B. Nodes: n1." and second.severity == "advice"
 
 
+def test_a_busy_machine_is_told_of() -> None:
+    profile = Profile("m.onnx", False, {}, (), (), (), (), 0, 0)
+    *_, last = findings_of(Diagnosis(profile, (), ("Other processes took 1.0 of 2 cores.",)))
+    assert last.severity == "note" and "mean little" in last.title and last.evidence.startswith("Other processes")
+    assert findings_of(Diagnosis(profile, ()))[-1].severity == "good"
+
+
 def test_a_search_for_a_quantized_model() -> None:
     float_trial, chosen = trial("float", 2.0, None), trial("int8", 1.0, 30.0)
     found = Report("b", "o", float_trial, score(), [layer_row("conv1")], [chosen], [], chosen, "int8 meets the budget.")

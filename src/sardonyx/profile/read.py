@@ -6,7 +6,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from sardonyx.errors import InvalidArgument, NoSuchFile
@@ -54,6 +54,7 @@ def profile_of(events: Sequence[Event], source: str, *, is_own_calls: bool = Tru
     nodes = [e for e in events if e["cat"] == "Node" and e["name"].endswith(SUFFIX)]
     of_run = place.sorted_in(nodes)
     own_s = {i: _own_seconds(of_run[i]) for i in range(len(runs))}
+    typical = typical_runs([float(run["dur"]) for run in runs])
     machine: Mapping[str, Any] = next((e["args"] for e in events if e["name"] == "machine"), {})
     live = [int(e["args"]["live_bytes"]) for e in events if e["ph"] == "C" and e["name"] == "arena"]
     return Profile(
@@ -62,11 +63,25 @@ def profile_of(events: Sequence[Event], source: str, *, is_own_calls: bool = Tru
         _settings(next((e["args"] for e in events if e["name"] == "session_initialization"), {})),
         tuple(machine.get("rates", ())),
         tuple(_run(run, sum(s for _, s in own_s[i])) for i, run in enumerate(runs)),
-        _nodes(own_s.values()),
-        _kernels(place, events),
+        _nodes(own_s, typical),
+        _kernels(place, events, typical),
         max(live, default=0),
         int(machine.get("left_out", 0)),
     )
+
+
+def typical_runs(times: Sequence[float]) -> frozenset[int]:
+    """The half of the runs whose times are nearest to the median; all of three or fewer.
+
+    Means over the same runs add up to the time of a run, which medians of single kernels do not on a busy machine.
+    """
+    order, cut = sorted(range(len(times)), key=lambda i: times[i]), len(times) // 4
+    return frozenset(order[cut : len(order) - cut])
+
+
+def _mean(values: Mapping[int, float], typical: frozenset[int]) -> float:
+    """Over the typical runs; of what happens in none of them, over all runs that have it."""
+    return fmean([x for i, x in values.items() if i in typical] or values.values())
 
 
 def _settings(told: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,19 +154,19 @@ def _run(event: Event, nodes_s: float) -> RunUse:
     )
 
 
-def _nodes(runs: Iterable[Sequence[tuple[Event, float]]]) -> tuple[NodeUse, ...]:
-    seconds: dict[str, list[float]] = defaultdict(list)
+def _nodes(runs: Mapping[int, Sequence[tuple[Event, float]]], typical: frozenset[int]) -> tuple[NodeUse, ...]:
+    seconds: dict[str, dict[int, float]] = defaultdict(dict)
     calls: dict[str, list[int]] = defaultdict(list)
     last: dict[str, Event] = {}
-    for run in runs:
+    for i, run in runs.items():
         of_run: dict[str, list[float]] = defaultdict(list)
         for event, own_s in run:
             of_run[event["name"]].append(own_s)
             last[event["name"]] = event
         for name, found in of_run.items():
-            seconds[name].append(sum(found))
+            seconds[name][i] = sum(found)
             calls[name].append(len(found))
-    return tuple(_node(event, median(seconds[name]), median(calls[name])) for name, event in last.items())
+    return tuple(_node(event, _mean(seconds[name], typical), median(calls[name])) for name, event in last.items())
 
 
 def _node(event: Event, seconds: float, calls: float) -> NodeUse:
@@ -164,10 +179,11 @@ def _node(event: Event, seconds: float, calls: float) -> NodeUse:
     )
 
 
-def _kernels(place: _Places, events: Sequence[Event]) -> tuple[KernelUse, ...]:
-    steps: dict[tuple[str, int], list[_Step]] = defaultdict(list)
+def _kernels(place: _Places, events: Sequence[Event], typical: frozenset[int]) -> tuple[KernelUse, ...]:
+    steps: dict[tuple[str, int], dict[int, _Step]] = defaultdict(dict)
     told: dict[tuple[str, int], Mapping[str, Any]] = {}
-    for run in place.sorted_in(e for e in events if e["cat"] in ("Kernel", "Barrier") and "part" in e["args"]):
+    timed = place.sorted_in(e for e in events if e["cat"] in ("Kernel", "Barrier") and "part" in e["args"])
+    for i, run in enumerate(timed):
         of_run: dict[tuple[str, int], _Step] = {}
         for event in run:
             args = event["args"]
@@ -177,8 +193,8 @@ def _kernels(place: _Places, events: Sequence[Event]) -> tuple[KernelUse, ...]:
             if "nodes" in args:
                 told[key] = {**args, "name": event["name"]}
         for key, step in of_run.items():
-            steps[key].append(step)
-    return tuple(_kernel(key, told[key], steps[key]) for key in steps if key in told)
+            steps[key][i] = step
+    return tuple(_kernel(key, told[key], steps[key], typical) for key in steps if key in told)
 
 
 class _Step:
@@ -204,9 +220,11 @@ class _Step:
         return max(0.0, self.end - self.begin) if self.wall_s is None else self.wall_s
 
 
-def _kernel(key: tuple[str, int], args: Mapping[str, Any], runs: Sequence[_Step]) -> KernelUse:
+def _kernel(
+    key: tuple[str, int], args: Mapping[str, Any], runs: Mapping[int, _Step], typical: frozenset[int]
+) -> KernelUse:
     def middle(of: Callable[[_Step], float]) -> float:
-        return median(map(of, runs))
+        return _mean({i: of(step) for i, step in runs.items()}, typical)
 
     operators, nodes, origins = (tuple(map(str, args[field])) for field in ("operators", "nodes", "origins"))
     flops, nbytes, weight_nbytes = (int(args[field]) for field in ("flops", "bytes", "weight_bytes"))

@@ -17,6 +17,8 @@ NO_PROBLEM = Finding(
     "forth, copies, float64, denormals.",
 )
 
+QUIET = "Write the report again while nothing else runs."
+
 if TYPE_CHECKING:
     from sardonyx.bench.answers import Agreement
     from sardonyx.bench.results import Result, Timing
@@ -33,6 +35,9 @@ def findings_of(diagnosis: Diagnosis) -> list[Finding]:
         severity = "warning" if each.kind == "problem" else "advice"
         evidence = f"{each.why} Evidence: {each.evidence_text}.{nodes}"
         found.append(Finding(severity, each.headline, evidence, each.fix.text))
+    if diagnosis.disturbances:
+        told = " ".join(diagnosis.disturbances)
+        found.append(Finding("note", "The machine was busy: times on this page mean little", told, QUIET))
     return found
 
 

@@ -129,7 +129,7 @@ class Finding(Record):
     """Something to change, with its evidence."""
 
     severity: str
-    """``warning``, ``advice`` or ``good``."""
+    """``warning``, ``advice``, ``note`` or ``good``."""
     title: str
     evidence: str = ""
     fix: str = ""

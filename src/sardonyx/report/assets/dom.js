@@ -23,7 +23,7 @@ function filled(made, attributes, children) {
 
 // Text whose end tells most, such as a path: where it does not fit, its beginning is cut, or lines end behind slashes.
 function tail(text, className) {
-  const parts = text.split(/(?<=[/_])/).flatMap((part, i) => (i ? [element("wbr"), part] : [part]));
+  const parts = text.split(/(?<=[/])/).flatMap((part, i) => (i ? [element("wbr"), part] : [part]));
   return element("span", { class: `tail ${className || ""}` }, element("bdi", { dir: "ltr" }, parts));
 }
 

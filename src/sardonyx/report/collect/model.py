@@ -120,7 +120,7 @@ def _summary(
     count, nbytes = (sum(getattr(t, name) for t in weights) for name in ("size", "nbytes"))
     found = [
         ("time of a run", duration(seen.run_s, MICRO)),
-        ("nodes", f"{len(written)} in the file, {len(graph)} optimized, {kernels} fused groups"),
+        ("nodes", f"{len(written):,} in the file, {len(graph):,} optimized, {kernels:,} fused groups"),
         ("parameters", f"{count:,} ({amount(nbytes)})"),
         ("inputs", _inputs(feeds)),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from sardonyx.interpret.context import RunContext
 from sardonyx.interpret.profile import PartRun
 from sardonyx.ir.graph import Graph, Node
 from sardonyx.optimize.feeds import candidates, complete
+from sardonyx.profile.read import typical_runs
 from sardonyx.records import Record
 from sardonyx.session.options import SessionOptions
 from sardonyx.session.session import InferenceSession
@@ -44,7 +45,7 @@ class Observed(Record):
     run_s: float
     """The median time of runs that were not observed."""
     work: tuple[Work, ...]
-    """With median times."""
+    """With mean times of typical runs."""
     types: dict[str, str]
     """The types of values, with the sizes that they had."""
 
@@ -89,8 +90,10 @@ def observe(session: InferenceSession, feeds: Mapping[str, Any]) -> Observed:
 
     _repeat(turn, WATCHED_S)
     last = watches[-1]
-    alike = [watch.work for watch in watches if len(watch.work) == len(last.work)]
-    work = [replace(same[0], seconds=median([w.seconds for w in same])) for same in zip(*alike, strict=True)]
+    alike = [watch for watch in watches if len(watch.work) == len(last.work)]
+    typical = typical_runs([sum(w.seconds for w in watch.work) for watch in alike])
+    middle = [watch.work for i, watch in enumerate(alike) if i in typical]
+    work = [replace(same[0], seconds=fmean(w.seconds for w in same)) for same in zip(*middle, strict=True)]
     return Observed(median(times), tuple(work), last.types)
 
 
