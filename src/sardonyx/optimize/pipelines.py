@@ -232,6 +232,7 @@ INTEGERS = (
     "ConvolveIntegers",
     "ReportRealProducts",
     "FoldDequantize",
+    "DropReluBeforeQuantize",
     "DequantizeForReductions",
     "RemoveDeadCode",
 )
