@@ -13,7 +13,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from sardonyx import forks, knobs, writing
 
@@ -28,17 +28,33 @@ USE_INTERVAL_S = 60
 _PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def cache_folder(*, make: bool = True) -> PrivateFolder | None:
-    """The folder that ``SARDONYX_CACHE`` names, or ``~/.cache/sardonyx`` if the variable is unset. None if caching is
-    off or the folder is not private.
-    """
+class Place(NamedTuple):
+    """Where a cache folder is, or will be."""
+
+    path: str
+    is_named: bool
+    """Whether the user has named it."""
+
+    def open(self, *, make: bool = True) -> PrivateFolder | None:
+        """The folder; None if it is not private, or if it is missing and ``make`` is not set."""
+        return private(self.path, make=make, is_named=self.is_named)
+
+
+def place() -> Place | None:
+    """Where ``SARDONYX_CACHE`` says that the cache is: ``~/.cache/sardonyx`` if it is unset; None if caching is off."""
     named = knobs.CACHE.get()
     if named == OFF:
         return None
     if named:
-        return private(named, make=make)
+        return Place(os.path.abspath(named), True)
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return private(os.path.join(home, "sardonyx"), make=make, is_named=False) if os.path.isabs(home) else None
+    return Place(os.path.join(home, "sardonyx"), False) if os.path.isabs(home) else None
+
+
+def cache_folder(*, make: bool = True) -> PrivateFolder | None:
+    """The folder at ``place()``. None if caching is off or the folder is not private."""
+    at = place()
+    return None if at is None else at.open(make=make)
 
 
 def why_off() -> str:

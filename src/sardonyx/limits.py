@@ -8,16 +8,13 @@ nothing here has an effect.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from sardonyx.errors import InvalidArgument, UntrustedRefusal
 from sardonyx.records import Record
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 TRUSTED, UNTRUSTED = "trusted", "untrusted"
 
@@ -155,19 +152,6 @@ def in_force(budget: Budget) -> Iterator[Budget]:
         yield budget
     finally:
         _current.reset(token)
-
-
-def with_current_budget(task: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a task for another thread so that this thread's budget applies there."""
-    budget = _current.get()
-    if budget is None:
-        return task
-
-    def run(*args: P.args, **named: P.kwargs) -> T:
-        with in_force(budget):
-            return task(*args, **named)
-
-    return run
 
 
 def check_time() -> None:

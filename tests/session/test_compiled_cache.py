@@ -263,6 +263,34 @@ def test_specializations_are_cached_when_they_are_compiled(tmp_path: Path, folde
     assert loaded == [] and [len(r[0]) for r in results] == [1, 2, 5, 2]
 
 
+def test_the_cache_is_the_one_of_when_the_session_was_made(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for what threads in the background and later runs compile."""
+    model, _ = PARTS["pieces"]
+    path, feeds = tmp_path / "pieces.onnx", [boxes(most) for most in (1, 2, 5, 2)]
+    path.write_bytes(model.SerializeToString())
+    linker._addresses.clear()
+    session = sx.InferenceSession(path)
+    monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "other"))
+    expected = [session.run(None, given) for given in feeds]
+    written(folder)
+    assert not (tmp_path / "other").exists()
+    monkeypatch.setenv("SARDONYX_CACHE", str(folder))
+    results, loaded = in_a_process(path, *feeds)
+    assert equal(results, expected) and "onnx" not in loaded
+    cached = sx.InferenceSession(path)
+    assert was_kept(cached)
+    for kernel in (folder / "kernels").glob("*.o"):
+        kernel.unlink()
+    linker._addresses.clear()
+    monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "other"))
+    assert equal([cached.run(None, given) for given in feeds], expected)
+    cached.explain()
+    written(folder)
+    assert not (tmp_path / "other").exists() and any((folder / "kernels").glob("*.o"))
+
+
 SQUEEZED = """
 <ir_version: 10, opset_import: ["": 21]>
 g (float[m, n] x) => (float[?] y)

@@ -424,7 +424,6 @@ def let_threads_end() -> None:
 
 @pytest.mark.usefixtures("unverified")
 def test_no_cache_is_read_or_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    let_threads_end()  # other tests' too: they write to the folder that is set then
     monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "m.onnx"
     path.write_bytes(serialized(CHAIN))

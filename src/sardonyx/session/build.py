@@ -47,7 +47,7 @@ def build(source: Any, options: BuildOptions, *, import_s: float = 0.0) -> Engin
 def _build(source: Any, options: BuildOptions, phases: _Phases) -> Engine:
     changes = options.save_path or options.initializers or options.external_files or options.limits
     scanned = scan(source, folder=options.external_folder, in_memory=options.external_files, limits=options.limits)
-    kept = graph_cache.entry(scanned, _settings(options)) if options.is_cached and not changes else None
+    kept = graph_cache.entry(scanned, _settings(options), options.cache) if options.is_cached and not changes else None
     prepared = None if kept is None else kept.read()
     if prepared is None:
         prepared = _prepare(scanned, options, phases)

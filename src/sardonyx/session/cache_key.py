@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sardonyx import digests, folders, knobs
+from sardonyx import digests, knobs
 from sardonyx.files import identity_of
 from sardonyx.folders import PrivateFolder
 from sardonyx.providers.cpu import CpuProvider
@@ -50,7 +50,7 @@ def key_of(source: Any, options: BuildOptions) -> CacheKey | None:
     (provider,) = options.providers
     if type(provider) is not CpuProvider:
         return None
-    folder = folders.cache_folder()
+    folder = None if options.cache is None else options.cache.open()
     if folder is None:
         return None
     identity: tuple[int, ...] | None = None

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sardonyx import folders
 from sardonyx.errors import Fail, InvalidArgument
+from sardonyx.folders import Place
 from sardonyx.forks import cached_property
 from sardonyx.interpret.context import Held
 from sardonyx.ir import dims
@@ -48,6 +50,8 @@ class BuildOptions:
     """The limits of an untrusted model, which is given as bytes."""
     is_cached: bool = True
     """Whether the compiled model may be read from the cache and written to it."""
+    cache: Place | None = field(default_factory=folders.place)
+    """The cache, whatever ``SARDONYX_CACHE`` names later."""
 
 
 class Engine:

@@ -18,10 +18,10 @@ from typing import Any
 
 import onnx
 
-from sardonyx import dtypes, entries, fingerprint, folders, knobs
+from sardonyx import dtypes, entries, fingerprint, knobs
 from sardonyx.errors import SardonyxError
 from sardonyx.files import SourceFile
-from sardonyx.folders import PrivateFolder
+from sardonyx.folders import Place, PrivateFolder
 from sardonyx.ir.graph import Model
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import ValueType
@@ -109,11 +109,11 @@ class Entry:
         cache_writer.submit(self._folder, self._name, write)
 
 
-def entry(scanned: Scanned, settings: Any) -> Entry | None:
-    """The entry of a model; None if it is no file, or if the cache is off or not private."""
+def entry(scanned: Scanned, settings: Any, cache: Place | None) -> Entry | None:
+    """The entry of a model in the ``cache``; None if it is no file, or if the cache is off or not private."""
     if knobs.VERIFY.get() or not isinstance(scanned.data, SourceFile):
         return None
-    where = folders.cache_folder()
+    where = None if cache is None else cache.open()
     if where is None:
         return None
     opened = scanned.parsed()

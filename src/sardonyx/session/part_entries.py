@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 from sardonyx import digests, entries
 from sardonyx.entries import Entry
 from sardonyx.files import SourceFile
-from sardonyx.folders import PrivateFolder
+from sardonyx.folders import Place, PrivateFolder
 from sardonyx.interpret.serialize import NotSerializable
 from sardonyx.partition.chain import Chain
 from sardonyx.partition.provider import Executable
+from sardonyx.providers.cpu.machine import object_cache
 from sardonyx.providers.cpu.runtime.deferred import MAX_SPECIALIZATIONS, DeferredExecutable, SpecializationKey
 from sardonyx.providers.cpu.runtime.executable import MAX_APPENDING, CpuExecutable, StatesKey
 from sardonyx.providers.cpu.runtime.serialize import Found
@@ -67,7 +68,8 @@ def deserialized(
             return None
         return Deserialized(entry.digest, stored, chain, arrays[own:])
 
-    return entries.read(folder, name, use)
+    with object_cache.kept_in(Place(folder.path, True)):
+        return entries.read(folder, name, use)
 
 
 class _Names:

@@ -15,6 +15,7 @@ from sardonyx.lower.states import State
 from sardonyx.partition.provider import Executable, Part
 from sardonyx.providers.cpu.codegen.jit import linker, statistics
 from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.machine import object_cache as objects
 from sardonyx.providers.cpu.pipeline import dump, steps_for
 from sardonyx.providers.cpu.program.analysis import Target
 from sardonyx.providers.cpu.program.constants import content, contents
@@ -45,7 +46,8 @@ def compile_part(part: Part, provider: CpuProvider, by_shape: ByShape, states: S
     with provider.timed("compile/lower"):
         even = None if states else _for_multiples(part, provider)
     if even is not None:
-        return _compiled(part, provider, even, by_shape, otherwise=lambda: compile_uneven(part, provider, by_shape))
+        with objects.kept_in(provider.cache):
+            return _compiled(part, provider, even, by_shape, otherwise=lambda: compile_uneven(part, provider, by_shape))
     return compile_uneven(part, provider, by_shape, states)
 
 
@@ -53,7 +55,8 @@ def compile_uneven(part: Part, provider: CpuProvider, by_shape: ByShape, states:
     """Compile a part without assuming that sizes are multiples."""
     with provider.timed("compile/lower"):
         lowered = _lowered(part, provider, states)
-    return _compiled(part, provider, lowered, by_shape, has_states=bool(states))
+    with objects.kept_in(provider.cache):
+        return _compiled(part, provider, lowered, by_shape, has_states=bool(states))
 
 
 def _compiled(

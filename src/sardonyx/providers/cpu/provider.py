@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from sardonyx import forks, knobs
+from sardonyx import folders, forks, knobs
 from sardonyx.errors import NotImplemented
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.limits import current
@@ -65,6 +65,8 @@ class CpuProvider:
         self._baseline = baseline
         self.threads = min(threads, allowed.threads) if threads else allowed.threads
         self.settings = settings or Settings()
+        self.cache = folders.place()
+        """Where kernels are kept, also those that are compiled later."""
         self.said: set[str] = set()
         """Warnings that executables have logged."""
         self.seconds: dict[str, float] = {}

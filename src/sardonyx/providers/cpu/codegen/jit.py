@@ -18,6 +18,7 @@ from sardonyx.providers.cpu.machine import parallel
 from sardonyx.providers.cpu.machine.isa import Isa, current
 
 if TYPE_CHECKING:
+    from sardonyx.folders import Place
     from sardonyx.providers.cpu.language.dsl import Spec
 
 
@@ -91,7 +92,8 @@ class Linker:
                 made = _object(kernel.spec, kernel.isa, kernel.checked, name, text)
                 return object_loader.load(made, kernel.spec.name)
 
-            kernel.replace(self._made(name, optimized))
+            with objects.kept_in(kernel.cache):
+                kernel.replace(self._made(name, optimized))
             kernel.text = None
 
     def native(self, module: str, function: str, *, baseline: bool = False, **statics: Any) -> Address:
@@ -202,6 +204,8 @@ class BaselineKernel(object_loader.Replaceable):
     text: str | None
     """The kernel's IR; None once the optimized code is there."""
     replacing: threading.Lock
+    cache: Place | None
+    """Where the optimized code is kept."""
     called_nbytes = 0
     """Bytes of data of its calls, where those are counted."""
 
@@ -214,6 +218,7 @@ def _baseline(spec: Spec, isa: Isa) -> Address:
     made = BaselineKernel.to(object_loader.load(compiled(spec.name, text, isa, BASELINE), spec.name))
     assert isinstance(made, BaselineKernel)
     made.spec, made.isa, made.checked, made.text, made.replacing = spec, isa, checked, text, forks.lock()
+    made.cache = objects.place()
     statistics.baseline.append(spec.name)
     return made
 

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 
 from sardonyx import digests, entries, folders, limits
+from sardonyx.folders import Place, PrivateFolder
+
+_chosen: ContextVar[tuple[Place | None] | None] = ContextVar("chosen", default=None)
+"""The cache of the session that compiles; None if there is no session."""
 
 
 @cache
@@ -18,8 +25,25 @@ def compiler_version() -> str:
     return f"{llvmlite.__version__}-{[os.stat(os.path.join(folder, name)).st_size for name in libraries]}"
 
 
-def _folder(*, make: bool) -> folders.PrivateFolder | None:
-    folder = folders.cache_folder(make=make)
+def place() -> Place | None:
+    """The cache that holds the objects: the session's, or what ``SARDONYX_CACHE`` names by now."""
+    chosen = _chosen.get()
+    return folders.place() if chosen is None else chosen[0]
+
+
+@contextmanager
+def kept_in(cache: Place | None) -> Iterator[None]:
+    """Read and write the objects of this cache, or of none, in the block and the tasks that it begins."""
+    token = _chosen.set((cache,))
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
+def _folder(*, make: bool) -> PrivateFolder | None:
+    at = place()
+    folder = None if at is None else at.open(make=make)
     return None if folder is None else folders.kernels_of(folder, make=make)
 
 
