@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -160,6 +159,8 @@ class CpuExecutable:
             self._proven.add(shapes)
         said = "shapes that are not compiled for run on numpy, slowly" + (", once" if is_compiled else "")
         if said not in self._said:
+            import logging  # 3 ms of a start that logs nothing
+
             self._said.add(said)
             logging.getLogger("sardonyx").warning("%s: %s", said, why)
 
