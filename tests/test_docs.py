@@ -1,8 +1,12 @@
-"""Every Python block of the documents runs, in order, one namespace per document."""
+"""Every Python block of the documents runs, in order, one namespace per document.
+
+A block that begins with a comment ``# NAME.py`` is a program that the page's commands run.
+"""
 
 from __future__ import annotations
 
 import re
+import runpy
 import shutil
 from pathlib import Path
 
@@ -10,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```python\n(?!# \w+\.py\n)(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
 
 
@@ -23,6 +27,17 @@ def test_python_blocks_run(document: Path, tmp_path: Path, monkeypatch: pytest.M
     for block in BLOCK.finditer(text):
         line = text.count("\n", 0, block.start(1))
         exec(compile("\n" * line + block[1], str(document), "exec"), namespace)
+
+
+def test_the_tutorial_runs(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("skl2onnx")
+    renew = runpy.run_path(str(ROOT / "docs" / "commands" / "renew.py"))
+    text = renew["renewed_page"]((ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8"), tmp_path)
+    assert len(re.findall(r"^accuracy: 0\.9\d+$", text, re.MULTILINE)) == 2
+    assert "\nlabel agrees with" in text and "\nprobabilities agrees with" in text
+    assert "\nevery rewrite gives the same results\n" in text and "\nThe budget is met" in text
+    assert "\nSettings saved to digits.config.json" in text and "\nsardonyx: " not in text
 
 
 def test_readme_shows_code_that_runs() -> None:

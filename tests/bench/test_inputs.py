@@ -83,3 +83,15 @@ def test_sizes_that_do_not_fit(tmp_path: Path, asked: dict[str, Any], words: str
 def test_a_batch_size_that_is_fixed(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="fixed"):
         generate_inputs(product(tmp_path / "p.onnx", batch=2), batch=4)
+
+
+def test_a_batch_that_the_model_does_not_name(tmp_path: Path) -> None:
+    """scikit-learn's models begin with an axis without a name."""
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 8]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "open", ends[:1], ends[1:])
+    path = tmp_path / "open.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    assert generate_inputs(path).batch == 1 and generate_inputs(path).feeds["x"].shape == (1, 8)
+    found = generate_inputs(path, batch=5)
+    assert found.batch == 5 and found.feeds["x"].shape == (5, 8)
+    assert generate_inputs(path, shapes={"x": (3, 8)}).feeds["x"].shape == (3, 8)

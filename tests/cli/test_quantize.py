@@ -31,6 +31,17 @@ def test_static(commands: Commands, digits: Path, columns: int) -> None:
     assert "QuantizeLinear" in operators and Path("int8.onnx").stat().st_size < digits.stat().st_size / 2
 
 
+def test_fewer_samples_than_labels(commands: Commands, digits: Path) -> None:
+    data = ("--data", "image=some.npz:images", "--labels", "some.npz:labels", "--samples", "24")
+    found = commands("quantize", digits, "-o", "q.onnx", *data, "--json").json
+    assert found["outcome"]["samples"] == 24 and found["outcome"]["metric"][0] > 0.9
+    assert any("first 24 samples" in statement for statement in found["statements"])
+    with np.load("some.npz") as file:
+        np.save("few.npy", file["labels"][:8])
+    done = commands("quantize", digits, "-o", "q.onnx", *data[:2], "--labels", "few.npy", "--samples", "24")
+    assert done.status == UNUSABLE and "8 labels" in done.error and "24 samples" in done.error
+
+
 def test_integer_operators(commands: Commands, digits: Path) -> None:
     types = ("--weights", "uint8", "--activations", "uint8", "--format", "qoperator", "--op-type", "Conv")
     found = commands("quantize", digits, "-o", "q.onnx", "--data", "image=some.npz:images", *types, "--json").json

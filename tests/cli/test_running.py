@@ -13,7 +13,7 @@ from sardonyx import cli
 from sardonyx.cli import table
 from sardonyx.errors import EngineError, InvalidArgument
 from tests.cli.commands import Commands, run_process
-from tests.test_house import HEAVY
+from tests.test_house import HEAVY, ROOT
 
 SUBCOMMANDS = [
     (name, *sub)
@@ -131,3 +131,11 @@ def test_warnings_of_the_library_are_lines_too(commands: Commands, monkeypatch: 
 
     monkeypatch.setattr(import_module("sardonyx.cli.commands.cache"), "command", warns)
     assert commands("cache").error == "sardonyx: warning: two lines"
+
+
+@pytest.mark.parametrize("name", table.COMMANDS)
+def test_each_command_has_a_page(name: str) -> None:
+    folder = ROOT / "docs" / "commands"
+    page = (folder / f"{name}.md").read_text(encoding="utf-8")
+    assert page.startswith(f"# sardonyx {name}\n") and f"\n$ sardonyx {name}" in page
+    assert f"]({name}.md)" in (folder / "README.md").read_text(encoding="utf-8")

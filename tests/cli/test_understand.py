@@ -24,6 +24,7 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_inspect(commands: Commands, digits: Path, columns: int) -> None:
     done = commands("inspect", digits, columns=columns)
     assert done.status == GOOD and "Conv 3" in done.out and "tensor(uint8) [batch, 8, 8]" in done.out
+    assert max(map(len, done.out.splitlines())) <= columns
     found = commands("inspect", digits, "--json", "--dim", "batch=4").json
     assert found["operators"]["Conv"] == 3 and found["sizes"] == [] and found["flops"] > 4e6
     assert "Conv(" in commands("inspect", digits, "--graph").out
@@ -47,7 +48,8 @@ def test_optimize_saves_a_model_that_answers_the_same(commands: Commands, digits
     assert commands("compare", digits, "small.onnx", "--no-layers").status == GOOD
     found = commands("optimize", digits, "-o", "small.onnx", "--json").json
     assert found["nodes"]["after"] < found["nodes"]["before"] and found["output"] == "small.onnx"
-    assert "rewrites" in commands("optimize", digits, "-o", "small.onnx", "--explain").out
+    told = commands("optimize", digits, "-o", "small.onnx", "--explain", columns=80).out
+    assert "rewrites" in told and max(map(len, told.splitlines())) <= 80
     assert commands("optimize", digits, "--bisect").out == "no pass changes the results\n"
 
 

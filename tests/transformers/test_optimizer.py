@@ -250,3 +250,13 @@ def test_it_replaces_onnxruntimes(path: str) -> None:
         check=False,
     )
     assert done.stdout.split() == ["sardonyx.transformers.onnx_model", "2"], done.stderr
+
+
+def test_the_model_class_of_bert(path: str) -> None:
+    from sardonyx.transformers.onnx_model_bert import BertOnnxModel
+
+    model = BertOnnxModel(onnx.load(path))
+    assert model.get_fused_operator_statistics()["BiasGelu"] == 0
+    model.optimize(add_dynamic_axes=True)
+    assert model.get_fused_operator_statistics()["BiasGelu"] == 2
+    assert model.graph().input[0].type.tensor_type.shape.dim[1].dim_param == "max_seq_len"

@@ -49,7 +49,7 @@ def generate_inputs(
     """One value for each input of a model, random from a seed.
 
     ``dimensions`` are sizes of symbolic dimensions by name, ``shapes`` whole shapes by the inputs' names. ``batch`` is
-    the size of the symbolic dimension that all inputs begin with.
+    the size of the symbolic dimension that all inputs begin with, or of their first axes where the model names none.
     """
     return _Generator(_graph(model), dict(dimensions or {}), dict(shapes or {}), batch).inputs(seed)
 
@@ -74,15 +74,17 @@ class _Generator:
         self._shapes, self._named = shapes, sizes
         self._values = [value for value in graph.inputs if value.const is None]
         self._batch_name = _batch_name(self._values)
+        self._open_batch = batch or 1 if _begins_open(self._values) and not shapes else None
+        """The size of first axes that the model leaves open."""
         self._check()
         for name, shape in shapes.items():
             for dim, size in zip(self._dims(name), shape, strict=True):
                 if isinstance(dim, str) and self._named.setdefault(dim, size) != size:
                     raise InvalidArgument(f"dimension {dim} has two sizes", got=sorted({size, self._named[dim]}))
         if batch is not None:
-            if self._batch_name is None:
+            if self._open_batch is None and self._batch_name is None:
                 raise InvalidArgument("the model's batch size is fixed: its inputs begin with no symbolic dimension")
-            if self._named.setdefault(self._batch_name, batch) != batch:
+            if self._batch_name is not None and self._named.setdefault(self._batch_name, batch) != batch:
                 raise InvalidArgument(
                     f"dimension {self._batch_name} has two sizes", got=[batch, self._named[self._batch_name]]
                 )
@@ -111,7 +113,7 @@ class _Generator:
 
         rng = np.random.default_rng(seed)
         feeds = {v.name: make_value(v.type, v, rng, partial(self._size, v)) for v in self._values}
-        batch = None if self._batch_name is None else self._named[self._batch_name]
+        batch = self._open_batch if self._batch_name is None else self._named[self._batch_name]
         return Inputs(feeds, tuple(self._statements.values()), batch)
 
     def _size(self, value: Value, dim: int | str | None, axis: int, rank: int) -> int:
@@ -121,7 +123,10 @@ class _Generator:
             return self._shapes[value.name][axis]
         if isinstance(dim, str) and dim in self._named:
             return self._named[dim]
-        size = _usual_size(dim, axis, rank, dim == self._batch_name)
+        if self._open_batch is not None and axis == 0 and rank:
+            size = self._open_batch
+        else:
+            size = _usual_size(dim, axis, rank, dim is not None and dim == self._batch_name)
         if isinstance(dim, str):
             self._named[dim] = size
             self._statements[dim] = f"The symbolic dimension {dim} was given the size {size}."
@@ -141,6 +146,14 @@ def _batch_name(values: list[Value]) -> str | None:
     if len(firsts) == 1 and isinstance(first := firsts.pop(), str):
         return first
     return next((dim for dim in firsts if isinstance(dim, str) and "batch" in dim.lower()), None)
+
+
+def _begins_open(values: list[Value]) -> bool:
+    """Whether all inputs begin with an axis that the model neither names nor sizes."""
+    from sardonyx.ir.types import TensorType
+
+    shapes = [value.type.shape if isinstance(value.type, TensorType) else None for value in values]
+    return bool(shapes) and all(shape and shape[0] is None for shape in shapes)
 
 
 def _usual_size(dim: int | str | None, axis: int, rank: int, is_batch: bool) -> int:

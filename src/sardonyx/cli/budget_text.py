@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from sardonyx.cli.console import nbytes_text, seconds_text, shortened, table
+from sardonyx.cli.console import hanging, nbytes_text, seconds_text, shortened, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 LAYERS = 20
 """How many layers are listed: the most damaging ones."""
-WIDE, NAME = 100, 24
+WIDE, NAME, LABEL = 100, 24, 28
 """Columns from which on a line has all there is; characters of a name in a shorter one."""
 
 
@@ -30,7 +30,7 @@ def print_budget(out: Console, found: Report, all_layers: bool = False) -> None:
         columns = ["model", ">SQNR dB", *([">lost"] if has_loss else []), ">a run", ">times as fast", ">size"]
         rows = [
             (
-                trial.label,
+                trial.label if out.width >= WIDE else hanging(trial.label, LABEL, 2),
                 decibels(trial.sqnr_db),
                 *([_figure(trial.loss, ".4g")] if has_loss else []),
                 "-" if trial.latency_ms is None else seconds_text(trial.latency_ms / 1e3),

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -61,6 +63,18 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str |
     return made
 
 
+def placements(operators: Mapping[str, Mapping[str, int]], width: int) -> Table:
+    """How many nodes of each operator every provider runs."""
+    provider, nodes = "provider", ">nodes"
+    left = width - max(map(len, (provider, *operators))) - len(nodes) - 3
+    rows = []
+    for name, counts in operators.items():
+        ranked = sorted(counts.items(), key=lambda item: -item[1])
+        listed = ", ".join(f"{op} {count}" for op, count in ranked)
+        rows.append((name, sum(counts.values()), hanging(listed, left, 0)))
+    return table((provider, nodes, "operators"), rows)
+
+
 def facts(pairs: Mapping[str, object]) -> Table:
     """Names and values, one pair a line."""
     made = Table(box=None, pad_edge=False, show_header=False)
@@ -69,6 +83,25 @@ def facts(pairs: Mapping[str, object]) -> Table:
     for name, value in pairs.items():
         made.add_row(name, str(value))
     return made
+
+
+def hanging(text: str, width: int, indent: int) -> str:
+    """Text whose long lines go on below, indented; a count stays with what it counts (``Conv 3``)."""
+    joined = re.sub(r"(?<=\w) (\d+)(?=,|\)|$)", "\xa0\\1", text, flags=re.MULTILINE)
+    wrapped = (
+        textwrap.wrap(
+            line,
+            width,
+            subsequent_indent=" " * indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+            drop_whitespace=True,
+        )
+        if len(line) > width
+        else [line]
+        for line in joined.splitlines()
+    )
+    return "\n".join(line for lines in wrapped for line in lines).replace("\xa0", " ")
 
 
 def shortened(text: str, most: int) -> str:

@@ -37,7 +37,8 @@ def _lines(found: Inspection) -> Iterator[str]:
 
 
 def _sizes(found: Inspection) -> str:
-    unknown = f"; {found.uncounted} nodes whose sizes depend on data are not counted" if found.uncounted else ""
+    nodes = "1 node" if found.uncounted == 1 else f"{found.uncounted} nodes"
+    unknown = f"; not in {nodes} whose sizes depend on data" if found.uncounted else ""
     return unknown + "".join(f"\n{'':14}{statement}" for statement in found.sizes)
 
 

@@ -36,6 +36,8 @@ METADATA = "sardonyx.optimized"
 """Metadata key under which a saved model records what was done to it."""
 
 EVERYTHING = "every pass"
+SLOWEST = 5
+"""Passes whose times a report tells."""
 QUANTIZED = 5e-2
 """Relative tolerance of a whole quantized model; a single rewrite may move values by one step only."""
 
@@ -83,7 +85,8 @@ class Optimized:
             told = [f"  {entry}" for entry in entries]
             lines += [title, *told] if told else []
         slowest = sorted(self.report.seconds.items(), key=lambda item: -item[1])
-        lines.append("seconds: " + ", ".join(f"{name} {s:.4f}" for name, s in slowest))
+        shown = ", ".join(f"{name} {s:.4f}" for name, s in slowest[:SLOWEST])
+        lines.append(f"seconds: {sum(self.report.seconds.values()):.4f}, of which {shown}")
         return "\n".join(lines)
 
 

@@ -14,12 +14,13 @@ class ShareRight:
     """How many of a classifier's answers are the expected ones.
 
     ``labels`` has one element for each answer, over all samples. The answers are the output named ``output``; without a
-    name the first that fits: one with a label for each sample, else one with scores, whose largest counts.
+    name the first that fits: one with a label for each sample, else one with scores, whose largest counts. With
+    ``first_ones`` there may be more labels than answers: the first labels count.
     """
 
-    def __init__(self, labels: Any, output: str | None = None) -> None:
+    def __init__(self, labels: Any, output: str | None = None, first_ones: bool = False) -> None:
         self._labels = np.asarray(labels).reshape(-1)
-        self._output = output
+        self._output, self._first_ones = output, first_ones
         if not self._labels.size:
             raise InvalidArgument("there are no labels")
 
@@ -35,10 +36,11 @@ class ShareRight:
                 "no output has an answer for each label",
                 where=", ".join(tried),
                 expected=f"{len(self._labels)} labels or rows of scores",
+                got=f"{len(outputs_by_sample)} samples",
             )
         given = next((a for name, a in fitting.items() if self._are_labels(outputs_by_sample[0][name])), None)
         answers = next(iter(fitting.values())) if given is None else given
-        return float(np.mean(answers == self._labels))
+        return float(np.mean(answers == self._labels[: len(answers)]))
 
     @staticmethod
     def _are_labels(value: Any) -> bool:
@@ -53,4 +55,5 @@ class ShareRight:
             found = np.concatenate([part.reshape(-1) for part in parts])
         else:
             found = np.concatenate([part.reshape(-1, part.shape[-1] if part.ndim else 1).argmax(-1) for part in parts])
-        return found if len(found) == len(self._labels) else None
+        is_fitting = len(found) == len(self._labels) or (self._first_ones and len(found) < len(self._labels))
+        return found if is_fitting else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.quantization.base_quantizer import BaseQuantizer
@@ -18,7 +19,10 @@ __all__ = ["BaseQuantizer", "ONNXQuantizer"]
 
 
 class ONNXQuantizer(BaseQuantizer):
-    """Static quantization in QOperator format, or dynamic quantization."""
+    """Static quantization in QOperator format, or dynamic quantization.
+
+    Unlike ``quantize_dynamic`` it also quantizes products of two computed values, unless MatMulConstBOnly is set.
+    """
 
     quant_format = QuantFormat.QOperator
 
@@ -54,6 +58,9 @@ class ONNXQuantizer(BaseQuantizer):
     def quantize_model(self) -> onnx.ModelProto:
         if self.static:
             return super().quantize_model()
+        options = self.extra_options
+        if options.matmul_const_b_only is None:
+            options = replace(options, matmul_const_b_only=False)
         quantize_dynamically(
             self._source,
             weight_type=self.weight_type,
@@ -62,7 +69,7 @@ class ONNXQuantizer(BaseQuantizer):
             op_types=self.op_types_to_quantize,
             nodes_to_quantize=self.nodes_to_quantize,
             nodes_to_exclude=self.nodes_to_exclude,
-            options=self.extra_options,
+            options=options,
         )
         return self._finished()
 

@@ -76,7 +76,8 @@ class Tuning(Record):
     def __str__(self) -> str:
         lines = [str(trial) for trial in self.trials] or ["nothing to try"]
         if any(trial.is_kept for trial in self.trials):
-            times = f"{seconds_text(self.before_s)} -> {seconds_text(self.after_s)} a row"
+            a_row = " a row" if "batch" in self.config.calls else ""
+            times = f"{seconds_text(self.before_s)} -> {seconds_text(self.after_s)}{a_row}"
             lines.append(f"all that was kept: {times}, {self.ratio} times as fast")
         if self.repaired:
             lines.append(f"repaired: {', '.join(self.repaired)}")

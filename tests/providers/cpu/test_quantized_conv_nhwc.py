@@ -24,8 +24,10 @@ CHANNELS, FILTERS = (4, 8, 12, 24, 40, 132), (1, 3, 16, 20, 24, 40, 48, 64, 77, 
 KERNELS = ((1, 1), (1, 1), (3, 3), (5, 5), (1, 3), (4, 2))
 
 
-def geometry(seed: int, *, is_stem: bool) -> tuple[str, str, dict[str, np.ndarray]]:
-    """A convolution drawn at random: its body, its input, and its arrays. The image of a stem is NCHW."""
+def geometry(seed: int, *, is_stem: bool, is_quantized: bool = False) -> tuple[str, str, dict[str, np.ndarray]]:
+    """A convolution drawn at random: its body, its input, and its arrays. The image of a stem is NCHW, and quantized
+    by the model, if wanted.
+    """
     rng = np.random.default_rng(seed)
     (high, wide), groups = KERNELS[rng.integers(len(KERNELS))], int(rng.choice([1, 1, 1, 2]))
     channels, filters = int(rng.choice(CHANNELS)), int(rng.choice(FILTERS))
@@ -39,10 +41,13 @@ def geometry(seed: int, *, is_stem: bool) -> tuple[str, str, dict[str, np.ndarra
     dtype, to = (("uint8", "int8")[int(rng.integers(2))] for _ in range(2))
     zero, point = int(rng.integers(0, 100)), int(rng.choice([0, 11]))
     factor = 2.0 ** -round(np.log2(60 * (high * wide * channels) ** 0.5))
+    image = "Identity(x)" if is_stem else "Transpose<perm = [0, 3, 1, 2]>(x)"
+    if is_quantized:
+        image = "QuantizeLinear(x, one, least)"
     body = (
         f"z = Constant<value = {dtype} {{{zero}}}>() p = Constant<value = {to} {{{point}}}>() "
         f"u = Constant<value = float {{{factor!r}}}>() one = Constant<value = float {{1.0}}>() "
-        f"t = {'Identity' if is_stem else 'Transpose<perm = [0, 3, 1, 2]>'}(x) "
+        f"least = Constant<value = {dtype} {{{np.iinfo(dtype).min}}}>() t = {image} "
         f"a = ConvInteger<group = {groups}, strides = {s}, dilations = {d}, pads = {pads}>(t, k, z) "
         "b = Add(a, c) f = Cast<to = 1>(b) g = Mul(f, u) q = QuantizeLinear(g, one, p) "
     )
@@ -52,14 +57,19 @@ def geometry(seed: int, *, is_stem: bool) -> tuple[str, str, dict[str, np.ndarra
         "k": rng.integers(-128, 127, (groups * filters, channels, high, wide), endpoint=True).astype(np.int8),
         "c": rng.integers(-3000, 3000, (1, groups * filters, 1, 1)).astype(np.int32),
     }
+    if is_quantized:
+        arrays["x"] = (rng.integers(0, 255, shape, endpoint=True)).astype(np.float32)
     return body, to, arrays
 
 
-def check(seed: int, isa: Isa, more: str = "", *, is_dynamic: bool = False, is_stem: bool = False) -> None:
-    body, to, arrays = geometry(seed, is_stem=is_stem)
+def check(
+    seed: int, isa: Isa, more: str = "", *, is_dynamic: bool = False, is_stem: bool = False, is_quantized: bool = False
+) -> None:
+    body, to, arrays = geometry(seed, is_stem=is_stem, is_quantized=is_quantized)
     body += f"{more} y = Transpose<perm = [0, 2, 3, 1]>({'v' if more else 'q'})"
     shapes = {name: list(array.shape) for name, array in arrays.items()}
-    fixed = ", ".join(f"{array.dtype} {shapes[name]} {name}".replace(" [", "[") for name, array in arrays.items())
+    types = {name: str(array.dtype).replace("float32", "float") for name, array in arrays.items()}
+    fixed = ", ".join(f"{types[name]} {shapes[name]} {name}".replace(" [", "[") for name in arrays)
     given = fixed
     if is_dynamic:
         given = fixed.replace(str(shapes["x"]), f"[n, h, w, {shapes['x'][3]}]")
@@ -86,6 +96,12 @@ def test_any_geometry(seed: int, chip: str) -> None:
 @pytest.mark.parametrize("seed", some(range(40), 3))
 def test_first_layers(seed: int, chip: str) -> None:
     check(seed, CHIPS[chip], is_stem=True)
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("seed", some(range(6), 1))
+def test_first_layers_behind_what_quantizes_their_image(seed: int, chip: str) -> None:
+    check(seed, CHIPS[chip], is_stem=True, is_quantized=True)
 
 
 @pytest.mark.parametrize("chip", CHIPS)

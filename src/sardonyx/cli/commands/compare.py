@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli import FAILED, GOOD
-from sardonyx.cli.console import show
+from sardonyx.cli.console import hanging, show
 from sardonyx.cli.options import AsJson, Dimensions, ModelPath, Seed, Shapes, dimensions, shapes
 from sardonyx.cli.progress import progress
 
@@ -61,5 +61,5 @@ def command(
             seed=seed,
             step=step,
         )
-    show(found, lambda out: out.print(str(found), soft_wrap=not out.is_terminal), as_json)
+    show(found, lambda out: out.print(hanging(str(found), out.width, 4), soft_wrap=True), as_json)
     return GOOD if found.is_alike else FAILED

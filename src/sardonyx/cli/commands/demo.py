@@ -12,7 +12,7 @@ import typer
 from sardonyx.cli import FAILED, GOOD
 from sardonyx.cli.bench_text import print_result
 from sardonyx.cli.budget_text import print_budget
-from sardonyx.cli.console import console, nbytes_text, plain, seconds_text, show, table
+from sardonyx.cli.console import console, nbytes_text, placements, plain, seconds_text, show, table
 from sardonyx.cli.options import AsJson
 from sardonyx.cli.progress import progress
 
@@ -148,8 +148,4 @@ def _benchmarked(out: Console, found: Result) -> None:
 
 
 def _placed(out: Console, found: Placed) -> None:
-    rows = [
-        (name, sum(operators.values()), ", ".join(f"{op} {n}" for op, n in operators.items()))
-        for name, operators in found.providers.items()
-    ]
-    out.print(table(("provider", ">nodes", "operators"), rows))
+    out.print(placements(found.providers, out.width))

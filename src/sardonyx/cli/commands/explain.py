@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sardonyx.cli.console import show, table
+from sardonyx.cli.console import placements, seconds_text, show, table
 from sardonyx.cli.options import AsJson, ModelPath, Providers, Threads, usable_providers
 
 if TYPE_CHECKING:
@@ -71,20 +71,20 @@ def _print(found: Explanation, out: Console, is_all: bool) -> None:
         out.print(str(found), soft_wrap=True)
         return
     out.print(f"{len(found.placements)} nodes after optimization")
-    rows = [
-        (provider, sum(ops.values()), ", ".join(f"{op} {n}" for op, n in sorted(ops.items(), key=lambda i: -i[1])))
-        for provider, ops in found.counts().items()
-    ]
-    out.print(table(("provider", ">nodes", "operators"), rows))
+    out.print(placements(found.counts(), out.width))
     slow = [(p.node, p.op_type, p.reason) for p in found.placements if p.provider == "reference"]
     if slow:
+        out.print()
         out.print(table(("on numpy", "operator", "why"), slow, title="Nodes that are not compiled"))
     if counts := found.report.count():
+        out.print()
         ranked = sorted(counts.items(), key=lambda item: -item[1])
         out.print(table(("pass", ">rewrites"), ranked[:REWRITES], title="Rewrites"))
     if declined := [*found.report.declined, *found.report.rolled_back]:
         shown = [(d.name, d.node, d.reason) for d in declined[:DECLINED]]
+        out.print()
         title = f"Near misses ({len(shown)} of {len(declined)}; --all lists them)"
         out.print(table(("pass", "node", "why it declined"), shown, title=title))
-    seconds = [(name, f"{s * 1e3:.1f} ms") for name, s in found.phases.items() if "/" not in name]
+    out.print()
+    seconds = [(name, seconds_text(s)) for name, s in found.phases.items() if "/" not in name]
     out.print(table(("phase", ">time"), seconds, title="Loading"))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sardonyx.cli.console import show
+from sardonyx.cli.console import hanging, show
 from sardonyx.cli.options import AsJson, Dimensions, ModelPath, Shapes, dimensions, shapes
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def command(
     found = inspect_model(model, dimensions=dimensions(dims), shapes=shapes(shape))
 
     def text(out: Console) -> None:
-        out.print(inspection_text(found), soft_wrap=not out.is_terminal)
+        out.print(hanging(inspection_text(found), out.width, 14), soft_wrap=True)
         if graph:
             out.print(_nodes(model), soft_wrap=True)
 

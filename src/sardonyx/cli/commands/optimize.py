@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sardonyx.cli import FAILED, GOOD
-from sardonyx.cli.console import show, table
+from sardonyx.cli.console import hanging, show, table
 from sardonyx.cli.options import AsJson, Dimensions, ModelPath, dimensions, require_writable
 from sardonyx.errors import InvalidArgument
 
@@ -96,7 +96,7 @@ def command(
     def text(out: Console) -> None:
         out.print(f"{output}: {before} nodes became {after}", soft_wrap=True)
         if explain:
-            out.print(str(result), soft_wrap=True)
+            out.print(hanging(str(result), out.width, 4), soft_wrap=True)
         elif counts := report.count():
             out.print(table(("pass", ">rewrites"), sorted(counts.items(), key=itemgetter(1), reverse=True)))
         if check:

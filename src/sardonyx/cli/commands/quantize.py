@@ -237,9 +237,13 @@ def command(
         raise InvalidArgument("--budget is for --how static", got=how.value)
     require_writable(output)
     given = _Data(model, batch, samples, seed, dimensions(dims), shapes(shape))
-    metric = _metric(labels, answers)
+    if answers is not None and labels is None:
+        raise InvalidArgument("--answers names the output that --labels are for", hint="give --labels FILE")
     calibration = given.read(data) if how is How.static or algorithm is Algorithm.gptq or data else None
     judged = given.read(evaluation) if evaluation or calibration is None else calibration
+    metric = None if labels is None else _metric(labels, answers, given.is_cut)
+    if labels is not None and given.is_cut:
+        given.statements.append(f"The first {len(judged)} samples are judged, by the first labels; --samples 0: all.")
     beside = Beside(model, judged, metric)
     what = {
         "op_types_to_quantize": op_type, "nodes_to_exclude": exclude, "per_channel": per_channel,
@@ -307,12 +311,16 @@ class _Data:
         self._sizes, self._shapes = sizes, shapes_
         self._declared = declared_inputs(model)
         self.statements: list[str] = []
+        self.is_cut = False
+        """Whether there are more samples than those that were read last."""
 
     def read(self, given: Sequence[str] | None) -> list[dict[str, Any]]:
         if given:
             from sardonyx.bench.samples import read_samples
 
-            return read_samples(self._declared, given, self._batch, self._most)
+            found = read_samples(self._declared, given, self._batch, self._most + 1 if self._most else 0)
+            self.is_cut = 0 < self._most < len(found)
+            return found[: self._most or None]
         from sardonyx.bench.inputs import generate_inputs
 
         count = min(self._most or GENERATED, GENERATED)
@@ -320,6 +328,7 @@ class _Data:
             generate_inputs(self._model, dimensions=self._sizes, shapes=self._shapes, seed=self._seed + i)
             for i in range(count)
         ]
+        self.is_cut = False
         self.statements = [
             f"{count} random samples stand in for data: give --data, or ranges and errors mean little.",
             *made[0].statements,
@@ -327,15 +336,11 @@ class _Data:
         return [dict(each.feeds) for each in made]
 
 
-def _metric(labels: str | None, answers: str | None) -> Any:
-    if labels is None:
-        if answers is not None:
-            raise InvalidArgument("--answers names the output that --labels are for", hint="give --labels FILE")
-        return None
+def _metric(labels: str, answers: str | None, first_ones: bool) -> Any:
     from sardonyx.bench.files import read_array
     from sardonyx.quantization.accuracy import ShareRight
 
-    return ShareRight(read_array(labels), answers)
+    return ShareRight(read_array(labels), answers, first_ones)
 
 
 def _budget(number: float | None, has_labels: bool, even_if_slower: bool, max_seconds: float, judged: Any) -> Any:

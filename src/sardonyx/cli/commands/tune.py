@@ -158,7 +158,8 @@ def _print(out: Console, found: Tuning, statements: Sequence[str], path: Path) -
         out.print(statement)
     _print_trials(out, found.trials)
     if any(trial.is_kept for trial in found.trials):
-        times = f"{seconds_text(found.before_s)} -> {seconds_text(found.after_s)} a row"
+        a_row = " a row" if "batch" in found.config.calls else ""
+        times = f"{seconds_text(found.before_s)} -> {seconds_text(found.after_s)}{a_row}"
         out.print(f"All that was kept: {times}, {found.ratio} times as fast.")
     else:
         out.print("Nothing helps: the settings are good as they are.")

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.profile.text import seconds_text
 from sardonyx.quantization.budget.damage import Judge, Score
 from sardonyx.quantization.budget.goal import Budget
 from sardonyx.quantization.budget.latency import Stopwatch
@@ -356,7 +357,7 @@ class _Search:
         if not is_faster:
             self._compare_gains(kept)
         in_float = f"{len(kept)} of {len(layers)} layers in float" if kept else "all layers in int8"
-        times = f"{trial.speedup:.2f} times as fast as float ({self._float_ms:.3f} ms -> {trial.latency_ms:.3f} ms)"
+        times = f"{trial.speedup:.2f} times as fast as float ({_time(self._float_ms)} -> {_time(trial.latency_ms)})"
         if not is_faster and self._goal.must_be_faster:
             report.statement = (
                 f"No model meets the budget: int8 does not pay on this machine. The best accurate one, with "
@@ -386,7 +387,7 @@ class _Search:
         gain_ms = sum(row.gain_ms or 0.0 for row in self._report.layers if row.name not in in_float)
         if gain_ms > -SLOWER * self._float_ms:
             self._report.notes.append(
-                f"by their profiles the layers in int8 save {gain_ms:.3f} ms, which the races of whole models do not "
+                f"by their profiles the layers in int8 save {_time(gain_ms)}, which the races of whole models do not "
                 "show: the races decide"
             )
 
@@ -405,16 +406,16 @@ class _Search:
             if layer in kept:
                 row.decision, row.reason = "float", self._why_float(row)
             elif layer in losing:
-                slower = "" if row.gain_ms is None or row.gain_ms >= 0 else f" ({-row.gain_ms:.3f} ms of its own)"
+                slower = "" if row.gain_ms is None or row.gain_ms >= 0 else f" ({_time(-row.gain_ms)} of its own)"
                 row.decision, row.reason = "float", f"the model is faster with it in float{slower}"
             elif row.gain_ms is None:
                 row.reason = "computed in one step with its neighbours"
             elif row.gain_ms > -SLOWER * self._float_ms:
-                row.reason = f"saves {row.gain_ms:.3f} ms"
+                row.reason = f"saves {_time(row.gain_ms)}"
             elif row.gain_ms >= SLOWER * self._float_ms:
                 row.reason = "as fast in float"
             else:
-                row.reason = f"{-row.gain_ms:.3f} ms slower, but the model is no faster with it in float"
+                row.reason = f"{_time(-row.gain_ms)} slower, but the model is no faster with it in float"
 
     def _why_float(self, row: LayerRow) -> str:
         said = "its noise and that of the others exceed the budget"
@@ -456,6 +457,10 @@ class _Search:
 
 def _nodes(layers: Collection[Layer]) -> list[str]:
     return [node for layer in layers for node in layer.nodes]
+
+
+def _time(ms: float) -> str:
+    return seconds_text(ms / 1e3)
 
 
 def _noise(sqnr_db: float | None) -> float:

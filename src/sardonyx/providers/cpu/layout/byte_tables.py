@@ -30,6 +30,7 @@ from sardonyx.lower.groups import (
     View,
 )
 from sardonyx.providers.cpu.kernels.loops.passes import operations
+from sardonyx.providers.cpu.kernels.math.byte_lookup import permutes_words
 from sardonyx.providers.cpu.language.values import bool_, f32, i8, i32, u8
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.records import Record
@@ -43,7 +44,7 @@ MAX_TABLES = 4
 MAX_CONSTANT = 1 << 12
 """Elements of a constant of which one is looked at."""
 LEAST_OPERATIONS, LEAST_WITHOUT_PERMUTATION = 20, 40
-"""Instructions of a chain that take longer than a lookup: by byte permutations, and without them."""
+"""Instructions of a chain that take longer than a lookup: by permutations of bytes or words, and without them."""
 
 
 class _Value(Record):
@@ -59,7 +60,8 @@ class _Value(Record):
 
 def with_byte_tables(groups: Sequence[Group], analysis: Analysis) -> list[Group]:
     """The groups, with lookups where they are quicker than what they replace."""
-    least = LEAST_OPERATIONS if analysis.isa.byte_permute else LEAST_WITHOUT_PERMUTATION
+    is_quick = analysis.isa.byte_permute or permutes_words(analysis.isa)
+    least = LEAST_OPERATIONS if is_quick else LEAST_WITHOUT_PERMUTATION
     return [_with_tables(group, least) for group in groups]
 
 

@@ -50,7 +50,8 @@ def to_nhwc(groups: Sequence[Group], analysis: Analysis) -> list[Group]:
     wanted = {id(g) for g in groups if isinstance(g, Convolution) and _prefers_nhwc(g, analysis)}
     if not wanted:
         return list(groups)
-    images = _candidates(groups, wanted)
+    kept = _kept(groups, analysis) if any(isinstance(g, IntegerConvolution) for g in groups) else set()
+    images = _candidates(groups, wanted, kept)
     groups = [_with_split_axes(g, images) if isinstance(g, Loop) else g for g in groups]
     images = _convertible(groups, wanted, images)
     made: list[Group] = []
@@ -151,16 +152,27 @@ def _nhwc_variants(group: Convolution, analysis: Analysis) -> list[str]:
 # -- which storages become NHWC
 
 
-def _candidates(groups: Sequence[Group], wanted: set[int]) -> dict[Storage, Image]:
+def _kept(groups: Sequence[Group], analysis: Analysis) -> set[Storage]:
+    """Images that stay NCHW because integer convolutions transpose rows of them, which take no others."""
+    return {
+        group.x.storage
+        for group in groups
+        if isinstance(group, IntegerConvolution)
+        and not on_tiles.takes(group, analysis)
+        and quantized_conv_nhwc.takes_rows(group, analysis)
+    }
+
+
+def _candidates(groups: Sequence[Group], wanted: set[int], kept: set[Storage]) -> dict[Storage, Image]:
     """The images that wanted convolutions and pooling read and write, those that resampling computes these from, and
-    those that loops compute from these or compute these from.
+    those that loops compute from these or compute these from; without those that are kept.
     """
     found: dict[Storage, Image] = {}
     for group in groups:
         if isinstance(group, Pool) or id(group) in wanted:
             assert isinstance(group, (Convolution, Pool))
             for view in (group.x, *group.extra, *group.outputs):
-                if view.storage not in found and (image := _image_of(view)) is not None:
+                if view.storage not in kept and view.storage not in found and (image := _image_of(view)) is not None:
                     found[view.storage] = image
     loops, count = [g for g in groups if isinstance(g, Loop)], -1
     resampled = [g for g in groups if isinstance(g, Resample)]
@@ -168,13 +180,14 @@ def _candidates(groups: Sequence[Group], wanted: set[int]) -> dict[Storage, Imag
         count = len(found)
         for group in resampled:
             is_read = any(view.storage in found for view in group.outputs)
-            if is_read and group.x.storage not in found and (image := _image_of(group.x)) is not None:
+            is_new = group.x.storage not in found and group.x.storage not in kept
+            if is_read and is_new and (image := _image_of(group.x)) is not None:
                 found[group.x.storage] = image
         for loop in loops:
             seen = [v for v in (*loop.inputs, *loop.outputs) if v.storage in found]
             for view in (*loop.inputs, *loop.outputs):
                 like = next((v for v in seen if _has_same_layout(v, view)), None)
-                if like is not None and view.storage not in found:
+                if like is not None and view.storage not in found and view.storage not in kept:
                     found[view.storage] = found[like.storage]
     return found
 

@@ -93,6 +93,12 @@ def supports(group: IntegerConvolution, analysis: Analysis) -> Refusal | None:
     return None if as_stem(group, analysis.isa) is not None else Refusal("a result is not NHWC")
 
 
+def takes_rows(group: IntegerConvolution, analysis: Analysis) -> bool:
+    """Whether this is a first layer whose image has to stay NCHW."""
+    is_allowed = analysis.target.policy.allows("quantized.conv_nhwc")
+    return is_allowed and suits(group, analysis) and int(group.w.shape[1]) % QUAD != 0
+
+
 def _is_stem(group: IntegerConvolution, isa: Isa) -> bool:
     """Whether this is a first layer of an NCHW image."""
     x = group.x
