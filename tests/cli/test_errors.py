@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sardonyx import writing
-from sardonyx.cli import INTERRUPTED, UNUSABLE, table
+from sardonyx.cli import INTERRUPTED, UNUSABLE, main, running, table
 from sardonyx.cli.running import command_tree
 from sardonyx.model import load
 from tests.cli.commands import Commands
@@ -43,7 +43,7 @@ WRITE: dict[str, tuple[str, str]] = {
     "quantize": ("--output", "made.onnx"),
 }
 """Commands that write a file, by the option that names it."""
-READ = {"against", "torch", "from_trace", "config", "folder", "model", "a", "b"}
+READ = {"against", "torch", "from_trace", "config", "folder", "model", "other", "a", "b"}
 """Parameters that name files to read, and folders."""
 
 
@@ -194,3 +194,25 @@ def test_ctrl_c_in_the_middle(
     done = commands(*name.split(), digits, *USUAL[name])
     assert (done.status, done.error, done.out) == (INTERRUPTED, "sardonyx: interrupted", "")
     assert list(in_an_empty_folder.iterdir()) == []
+
+
+def test_ctrl_c_while_commands_are_imported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "command_tree", interrupted)
+    assert main(["info"]) == INTERRUPTED
+    assert capsys.readouterr().err == "sardonyx: interrupted\n"
+
+
+def test_other_arguments(unusable: Callable[..., str], digits: Path, jpeg: Path, tmp_path: Path) -> None:
+    (photo := tmp_path / "photo.npy").write_bytes(jpeg.read_bytes())
+    said = unusable("quantize", digits, *USUAL["quantize"], "--data", photo)
+    assert "photo.npy" in said and "no array" in said and "pickle" not in said
+    assert "greater than or equal to 0" in unusable("quantize", digits, "-o", "q.onnx", "--budget", "-3")
+    said = unusable("run", digits, "--check", "--with", "tensorflow")
+    assert "onnxruntime" in said and "--dim" not in said
+    assert "no file" in unusable("cache clear", tmp_path / "none.onnx")
+    assert "cannot write" in unusable("demo", jpeg)

@@ -37,6 +37,14 @@ def checker_name() -> str:
     return ONNXRUNTIME if find_spec(ONNXRUNTIME) is not None else REFERENCE
 
 
+def require_checker(engine: str) -> None:
+    """InvalidArgument unless outputs can be checked with an engine of this name."""
+    if engine not in (ONNXRUNTIME, REFERENCE):
+        raise InvalidArgument(
+            "outputs cannot be checked with this engine", expected=[ONNXRUNTIME, REFERENCE], got=engine
+        )
+
+
 def answers_of(engine: str, model: str | os.PathLike[str], feeds: Mapping[str, Any]) -> Outputs:
     """The outputs of onnxruntime, or of the reference provider: each node by numpy, nothing optimized."""
     path = os.fspath(model)
@@ -48,10 +56,7 @@ def answers_of(engine: str, model: str | os.PathLike[str], feeds: Mapping[str, A
         loaded = load(path)
         normalize(loaded)
         return dict(zip(loaded.graph.output_names, answers(loaded, feeds), strict=True))
-    if engine != ONNXRUNTIME:
-        raise InvalidArgument(
-            "outputs cannot be checked with this engine", expected=[ONNXRUNTIME, REFERENCE], got=engine
-        )
+    require_checker(engine)
     if find_spec(ONNXRUNTIME) is None:
         raise InvalidArgument("onnxruntime is not installed", hint="pip install onnxruntime")
     import importlib

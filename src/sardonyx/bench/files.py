@@ -69,7 +69,8 @@ def read_array(text: str) -> Array:
             array: Array = loaded[names[0] if wanted is None else wanted]
             return array
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise InvalidArgument(f"{path} cannot be read: {error}") from None
+        said = "it is no array that numpy saved" if "pickle" in str(error) else str(error)  # numpy advises to unpickle
+        raise InvalidArgument(f"{path} cannot be read: {said}") from None
 
 
 def _split(text: str, by_name: Mapping[str, NodeArg]) -> tuple[str | None, Path]:

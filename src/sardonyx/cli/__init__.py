@@ -28,6 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if missing := [name for name in REQUIRED if importlib.util.find_spec(name) is None]:
         print(f"sardonyx: {' and '.join(missing)} not installed; pip install 'sardonyx[cli]'", file=sys.stderr)
         return UNUSABLE
-    from sardonyx.cli.running import run
+    try:
+        from sardonyx.cli.running import run
 
-    return run(sys.argv[1:] if argv is None else argv)
+        return run(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:  # while commands are imported; later ones come as a status
+        print("sardonyx: interrupted", file=sys.stderr)
+        return INTERRUPTED

@@ -22,7 +22,7 @@ CHIPS = {
     "emulated": replace(named("cascadelake"), is_emulated=True),
 }
 CHANNELS = (2, 5, 16, 31, 32, 40, 64, 80, 100, 130)
-KERNELS = ((3, 3), (5, 5), (1, 3), (4, 2), (7, 7), (2, 1))
+KERNELS = ((3, 3), (5, 5), (1, 3), (4, 2), (7, 7), (2, 1), (1, 17), (1, 9), (17, 1))
 
 
 def geometry(seed: int) -> tuple[str, str, dict[str, np.ndarray]]:

@@ -12,7 +12,7 @@ from sardonyx.cli import FAILED, GOOD
 from sardonyx.cli.console import nbytes_text, show, table
 from sardonyx.cli.options import AsJson, Threads
 from sardonyx.cli.progress import progress
-from sardonyx.errors import NotFound
+from sardonyx.errors import NoSuchFile, NotFound
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -77,6 +77,8 @@ def clear(
 
     _folder()
     nbytes = cache.clear(model)
+    if model is not None and not nbytes and not model.exists():
+        raise NoSuchFile(f"there is no file {model}, and the cache has nothing of it")
     show({"nbytes": nbytes}, lambda out: out.print(f"{nbytes_text(nbytes)} deleted"), as_json)
 
 

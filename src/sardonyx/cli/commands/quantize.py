@@ -137,6 +137,7 @@ def command(
         float | None,
         typer.Option(
             metavar="NUMBER",
+            min=0.0,
             help="What accuracy to keep (--how static): the largest loss of the share of right answers, or without "
             "--labels the smallest signal to quantization noise ratio in dB, such as 30. Layers that cost more stay "
             "in float.",

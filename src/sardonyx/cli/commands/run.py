@@ -75,13 +75,15 @@ def command(
     --check compares with onnxruntime without its optimizer, or where that is missing with the reference provider
     (numpy, node by node). The status is 1 if an output differs by more than rounding, or than --tolerance.
     """
-    from sardonyx.bench.answers import agreement, answers_of, checker_name
+    from sardonyx.bench.answers import agreement, answers_of, checker_name, require_checker
 
     if output is not None and output.suffix not in FORMATS:
         raise InvalidArgument("outputs are saved as .npz or .npy", got=str(output))
     if output is not None:
         require_writable(output)
     feeds, statements = feeds_of(model, inputs, dim, shape, seed)
+    if with_:
+        require_checker(with_)
     with progress() as step, sizes_were_assumed(statements):
         step(f"loading {model.name}")
         start = time.perf_counter()

@@ -42,6 +42,11 @@ ITEMS = 8
 """Work items wanted for each thread."""
 
 
+def columns_of(taps: Taps, pixels: int) -> list[int]:
+    """The input columns that a micro-tile of so many pixels reads, relative to its first."""
+    return sorted({p * taps.strides[2] + t * taps.dilations[2] for p in range(pixels) for t in range(taps.kernel[2])})
+
+
 class DepthwiseDotConfig(Record):
     """Compile-time configuration of ``conv_depthwise_dot``."""
 
@@ -61,7 +66,7 @@ class DepthwiseDotConfig(Record):
     def of(found: NhwcWindow, channels: int, to: DType, *, has_zero: bool) -> DepthwiseDotConfig:
         window, taps, pixels = found.operand.window, found.config.taps, found.config.pixels
         wide, size, pad = window.axes.x.out, window.axes.x.size, window.axes.x.pad
-        columns = found.config.columns
+        columns = columns_of(taps, pixels)
         outside, is_full = tuple(columns), False
         if isinstance(wide, int) and isinstance(size, int) and isinstance(pad, int):
             last, is_full = (wide - 1) // pixels * pixels * taps.strides[2] - pad, wide % pixels == 0
@@ -71,9 +76,7 @@ class DepthwiseDotConfig(Record):
     @property
     def columns(self) -> list[int]:
         """The input columns of a micro-tile, relative to its first."""
-        taps = self.taps
-        seen = range(self.pixels), range(taps.kernel[2])
-        return sorted({p * taps.strides[2] + t * taps.dilations[2] for p in seen[0] for t in seen[1]})
+        return columns_of(self.taps, self.pixels)
 
     @property
     def rows(self) -> list[int]:
