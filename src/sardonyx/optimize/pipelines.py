@@ -232,6 +232,7 @@ INTEGERS = (
     "ConvolveIntegers",
     "ReportRealProducts",
     "FoldDequantize",
+    "DequantizeForReductions",
     "RemoveDeadCode",
 )
 """For providers with integer kernels: integers are rearranged and multiplied as such; other constants are dequantized

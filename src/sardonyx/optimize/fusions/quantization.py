@@ -24,6 +24,7 @@ PRODUCTS = frozenset({"Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Ge
 OF_INTEGERS = frozenset({"Conv", "Gemm", "MatMul"})
 """Products with a form for integers."""
 ARRANGED = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+REDUCTIONS = frozenset({"GlobalAveragePool", "GlobalMaxPool", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"})
 
 
 @optimization("FoldQuantize")
@@ -151,6 +152,34 @@ def quantize_concatenated(graph: Graph, log: Log) -> None:
             joined = op.Concat(*parts, axis=join.attrs["axis"])
             joined.type = node.output.type
             log.replace(graph, [node, join], [node.output], [joined], op.made, "Concat of the integers")
+
+
+@optimization("DequantizeForReductions")
+def dequantize_for_reductions(graph: Graph, log: Log) -> None:
+    """DequantizeLinear that reductions and other nodes read: once for each side, which reads bytes then, not reals.
+
+    The pooling and the product of a squeeze-and-excite part are not one loop: between them reals would be stored.
+    """
+    for node in list(graph.nodes):
+        for _, sub in node.subgraphs():
+            dequantize_for_reductions(sub, log)
+        if node.op_type != "DequantizeLinear" or node.domain or node.output.is_output:
+            continue
+        readers = node.output.consumers
+        reductions = [r for r in readers if r.op_type in REDUCTIONS and not r.domain and r.graph is graph]
+        if not reductions or len(reductions) == len(readers):
+            continue
+        op = Builder(graph, reductions[0], prefix=reductions[0].name or node.output.name, origin=node.origin)
+        made = op.call("", "DequantizeLinear", *node.inputs, **node.attrs)
+        made.type = node.output.type
+        if log.judge is not None and log.judge([node.output], [made], op.made) is not None:
+            graph.remove(op.made[0])
+            continue
+        for reader in reductions:
+            for i, value in enumerate(reader.inputs):
+                if value is node.output:
+                    reader.set_input(i, made)
+        log.did(node, "once more, for a reduction")
 
 
 @optimization("ReportRealProducts")
