@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -37,6 +41,14 @@ def test_options_have_defaults_and_types() -> None:
     read = ExtraOptions.of({"ActivationSymmetric": True, "OpTypesToExcludeOutputQuantization": ["Conv"]})
     assert read.activation_symmetric and read.op_types_to_exclude_output_quantization == ("Conv",)
     assert "TensorQuantOverrides" in keys()
+
+
+def test_the_table_of_options_is_whole() -> None:
+    page = Path(__file__).resolve().parent.parent.parent / "docs" / "quantization.md"
+    listed = re.findall(r"^\| `([\w.]+)` \| `(.*?)` \|", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert tuple(key for key, _ in listed) == keys()
+    defaults = [getattr(ExtraOptions(), each.name) for each in fields(ExtraOptions)]
+    assert [default for _, default in listed] == [str(each) for each in defaults]
 
 
 def test_unknown_option_is_an_error_with_a_suggestion() -> None:

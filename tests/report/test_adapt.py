@@ -21,7 +21,7 @@ def result(**changes: Any) -> Result:
     timings: tuple[Timing, ...] = (timing("sardonyx", 0.01), timing("onnxruntime", 0.02))
     facts: dict[str, Any] = {
         "model": "m.onnx", "nbytes": 10, "made": "now", "machine": {}, "versions": {}, "seed": 0, "inputs": {},
-        "statements": (), "disturbances": ("The machine was busy.",), "timings": timings,
+        "statements": (), "disturbances": ("Others took 1 core.",), "timings": timings,
         "comparisons": (Comparison("sardonyx", "onnxruntime", Ratio(2.0, 1.9, 2.1), True, "Twice as fast."),),
         "sweeps": (Sweep("batch", (timing("batch 4", 0.03),), "4", "4 is best."),), "failed": {},
         "absent": {"openvino": "not installed"},
@@ -35,7 +35,10 @@ def test_a_benchmark() -> None:
         ("sardonyx 1.0", "", 0.01), ("onnxruntime 1.0", "", 0.02), ("batch 4", "batch", 0.03)
     ]  # fmt: skip
     said = verdict_of(result())
-    assert said == "Twice as fast. The machine was busy. openvino was not measured: not installed."
+    assert said == (
+        "Twice as fast. The machine was busy, so that these figures mean little: Others took 1 core. openvino was not "
+        "measured: not installed."
+    )
 
 
 def test_a_diagnosis() -> None:

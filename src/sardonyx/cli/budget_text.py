@@ -23,9 +23,7 @@ def print_budget(out: Console, found: Report, all_layers: bool = False) -> None:
     out.print(found.statement)
     out.print(f"Budget: {found.budget}.")
     has_loss = any(row.loss is not None for row in found.layers)
-    if frontier := found.frontier:
-        known = [found.float_trial, *([] if found.chosen is None else [found.chosen])]
-        beside = frontier + [trial for trial in known if trial not in frontier]
+    if compared := found.compared:
         out.print()
         columns = ["model", ">SQNR dB", *([">lost"] if has_loss else []), ">a run", ">times as fast", ">size"]
         rows = [
@@ -37,7 +35,7 @@ def print_budget(out: Console, found: Report, all_layers: bool = False) -> None:
                 _figure(trial.speedup, ".2f"),
                 nbytes_text(trial.nbytes),
             )
-            for trial in beside
+            for trial in compared
         ]
         out.print(table(columns, rows, "Models tried: the best in accuracy, time or size, and the float model"))
     if found.layers:

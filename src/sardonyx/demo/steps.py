@@ -128,12 +128,16 @@ class Demo:
         from sardonyx.report.write import write_report
 
         read, chosen = self._read, self._quantized.chosen
-        rows: list[tuple[str, int | None, float | None]] = [("float", self.model.stat().st_size, read.share)]
+        nbytes, unseen = self.model.stat().st_size, f"the {read.count - CALIBRATING} that did not calibrate int8"
+        rows: list[tuple[str, str, int, float | None]] = [
+            ("float", f"all {read.count}", nbytes, read.share),
+            ("float", unseen, nbytes, self._quantized.float_score.metric),
+        ]
         if chosen is not None:
-            rows.append(("int8, on images that did not calibrate it", chosen.nbytes, chosen.metric))
+            rows.append(("int8", unseen, chosen.nbytes, chosen.metric))
         accuracy = Table(
             "Accuracy",
-            ("model", "bytes", "share of digits read right"),
+            ("model", "digits", "bytes", "share read right"),
             tuple(rows),
             f"{read.count} handwritten digits that were held out of training.",
         )

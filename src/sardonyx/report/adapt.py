@@ -52,7 +52,8 @@ def measurements_of(result: Result) -> list[Measurement]:
 def verdict_of(result: Result) -> str:
     """What the benchmark says in sentences, and why it may be wrong."""
     absent = [f"{name} was not measured: {why}." for name, why in {**result.absent, **result.failed}.items()]
-    return " ".join((*(c.sentence for c in result.comparisons), *result.disturbances, *absent))
+    busy = ["The machine was busy, so that these figures mean little:"] if result.disturbances else []
+    return " ".join((*(c.sentence for c in result.comparisons), *busy, *result.disturbances, *absent))
 
 
 def tables_of(found: Report) -> list[Table]:
@@ -62,9 +63,9 @@ def tables_of(found: Report) -> list[Table]:
         ("model", "layers in float", "SQNR dB", "metric lost", "milliseconds", "times as fast", "megabytes"),
         tuple(
             (t.label, t.layers_in_float, t.sqnr_db, t.loss, t.latency_ms, t.speedup, t.nbytes / 1e6)
-            for t in found.frontier
+            for t in found.compared
         ),
-        f"{found.statement} No model that was tried is better in accuracy, latency and size than one of these.",
+        f"{found.statement} The models tried that are best in accuracy, latency or size, and the float model.",
     )
     layers = Table(
         "Layers quantized alone",

@@ -28,6 +28,8 @@ MAX_ERROR = 1e-5
 ROUNDS, SECONDS = 30, 5.0
 """Of each comparison."""
 LEAST_ROUNDS, MOST_ROUNDS = 6, 1000
+SMALL = 1.1
+"""Gains below this are measured again with new sessions."""
 CALLS = frozenset(("batch-of-one", "copy", "strided-inputs"))
 """Findings that a change of calls repairs, which a profile of the model alone does not show."""
 
@@ -114,10 +116,21 @@ class _Tuner:
             return
         found = verdict(ours, theirs, names=("with it", "without it"))
         is_kept, reason = _decision(candidate, found, error)
+        if is_kept and not candidate.is_kept_if_equal and found.ratio.value < SMALL and not self._holds(changed, plain):
+            is_kept, reason = False, "other sessions with it are no faster"
         if is_kept:
             self.kept = changed
         self._sessions = {key: self._sessions[key] for key in {_key(Setup()), _key(self.kept)} & self._sessions.keys()}
         self._record(candidate, found, error, reason, is_kept, (median(theirs), median(ours)))
+
+    def _holds(self, changed: Setup, plain: Setup) -> bool:
+        """Whether new sessions agree that a setup is faster. Two sessions with the same settings can differ by some per
+        cent, by where their memory lies, in all rounds of a comparison.
+        """
+        self._sessions = {}
+        ours, theirs = self._rounds_of(self._runner(changed), self._runner(plain))
+        found = verdict(ours, theirs, names=("with it", "without it"))
+        return found.is_real and found.ratio.value > 1
 
     def whole(self) -> tuple[list[float], list[float]]:
         """Seconds of a row in rounds: as it was, and with all that was kept."""

@@ -91,6 +91,13 @@ class Report:
         best = [t for t in raced if not any(other.dominates(t) for other in raced)]
         return sorted(best, key=lambda t: (t.latency_ms or 0.0, t.nbytes))
 
+    @property
+    def compared(self) -> list[Trial]:
+        """The frontier, with the float model and the chosen one where they are not on it."""
+        best = self.frontier
+        known = [self.float_trial, *([] if self.chosen is None else [self.chosen])]
+        return best + [trial for trial in known if trial.latency_ms is not None and trial not in best]
+
     def to_json(self) -> str:
         """All of it; numbers that JSON lacks (infinite SQNR) are null."""
         content = {
