@@ -11,6 +11,7 @@ from pathlib import Path
 
 from faults import harness
 from faults.harness import FILES, WRITES, Fault, error, faulty, points
+from tests.waiting import let_threads_end
 
 
 def main(number: str, folder: str) -> None:
@@ -27,6 +28,7 @@ def main(number: str, folder: str) -> None:
                     outcome = "right"
                 except harness.allowed() as problem:
                     outcome = f"{type(problem).__name__}: {problem}"
+                let_threads_end()
             if not fault.is_met:
                 break
             print(n, fault.name, outcome, flush=True)

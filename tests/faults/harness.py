@@ -28,6 +28,7 @@ from sardonyx.providers.cpu.codegen.jit import linker
 from sardonyx.providers.cpu.program import constants
 from sardonyx.session.compiled_cache import CachedEngine
 from tests.slices import TEST_ALL, first
+from tests.waiting import let_threads_end
 
 TEXT = """
 <ir_version: 10, opset_import: ["": 21]>
@@ -107,6 +108,7 @@ def remember_compiled() -> None:
 
 def forget() -> None:
     """As a new process, but for what is imported."""
+    let_threads_end()  # a kernel that one loads later is known then, and perhaps not in the cache
     linker._addresses.clear()
     linker.natives.clear()
     constants._packed.clear()

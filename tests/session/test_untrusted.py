@@ -8,7 +8,6 @@ import pickle
 import stat
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -24,8 +23,8 @@ from sardonyx import limits
 from sardonyx.errors import Fail, InvalidArgument, NoSuchFile, OutOfBudget, UntrustedRefusal
 from sardonyx.interpret import work
 from sardonyx.ir.graph import Graph, Node, Value
-from sardonyx.session import cache_writer
 from tests.session.models import CHAIN, LOOP, MATMUL, MUL, OVERRIDABLE, SEQUENCE, X, model, serialized
+from tests.waiting import let_threads_end
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 AMPLE = ort.Limits(build_time_s=300.0, run_time_s=300.0)
@@ -412,14 +411,6 @@ def test_saving_and_other_providers(tmp_path: Path) -> None:
     with pytest.raises(UntrustedRefusal, match="be saved"):
         ort.load_untrusted(serialized(MUL), options, limits=AMPLE)
     assert not list(tmp_path.iterdir())
-
-
-def let_threads_end() -> None:
-    """Wait for what writes to the cache: threads that optimize code, and the writer."""
-    for thread in threading.enumerate():
-        if thread.name == "sardonyx-compile":
-            thread.join()
-    cache_writer.wait()
 
 
 @pytest.mark.usefixtures("unverified")

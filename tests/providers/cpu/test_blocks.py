@@ -159,7 +159,7 @@ def close(got: Any, want: Any, tolerance: float = TOLERANCE) -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=tolerance * np.abs(want).max())
 
 
-@pytest.mark.sliced(6)
+@pytest.mark.sliced(11)
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_spellings(seed: int, chip: str, monkeypatch: pytest.MonkeyPatch) -> None:

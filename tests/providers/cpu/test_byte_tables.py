@@ -92,6 +92,7 @@ def _inputs(text: str) -> list[tuple[str, str, tuple[int, ...]]]:
     return found
 
 
+@pytest.mark.sliced(3)
 @pytest.mark.parametrize("cpu", CHIPS)
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("name", CASES)

@@ -56,6 +56,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.sliced(4)
 @pytest.mark.parametrize("cpu", CHIPS)
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("point", ["z", "w"])

@@ -87,13 +87,13 @@ def check(
 
 
 @pytest.mark.parametrize("chip", CHIPS)
-@pytest.mark.parametrize("seed", some(range(100), 5))
+@pytest.mark.parametrize("seed", some(range(100), 10))
 def test_any_geometry(seed: int, chip: str) -> None:
     check(seed, CHIPS[chip], is_dynamic=seed % 3 == 0)
 
 
 @pytest.mark.parametrize("chip", CHIPS)
-@pytest.mark.parametrize("seed", some(range(40), 3))
+@pytest.mark.parametrize("seed", some(range(40), 8))
 def test_first_layers(seed: int, chip: str) -> None:
     check(seed, CHIPS[chip], is_stem=True)
 

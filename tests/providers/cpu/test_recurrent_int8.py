@@ -131,6 +131,7 @@ def test_against_onnxruntime(name: str, has_constants: bool) -> None:
                 np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.sliced(5)
 @pytest.mark.parametrize("cpu", ["x86-64", "haswell", "skylake-avx512", "cascadelake", "sapphirerapids", "neoverse-n1"])
 @pytest.mark.parametrize("name", ["unsigned, by column", "with zero points", "both ways with lengths"])
 def test_other_chips(name: str, cpu: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +28,8 @@ from sardonyx.providers.cpu.runtime.team import now as ticks_now
 from sardonyx.providers.cpu.runtime.team_size import Trial
 
 if TYPE_CHECKING:
+    from logging import Logger
+
     from sardonyx.ir.graph import Value
     from sardonyx.lower.groups import View
     from sardonyx.lower.states import State
@@ -142,7 +143,7 @@ class CpuExecutable:
                     try:
                         self._other = self._otherwise()
                     except (Refused, Unplannable, NotImplemented) as why:
-                        logging.getLogger("sardonyx").info("sizes of another kind are not compiled: %s", why)
+                        _logger().info("sizes of another kind are not compiled: %s", why)
                     self._otherwise = None
         if self._other is not None:
             return self._other
@@ -161,7 +162,7 @@ class CpuExecutable:
         said = "shapes that are not compiled for run on numpy, slowly" + (", once" if is_compiled else "")
         if said not in self._said:
             self._said.add(said)
-            logging.getLogger("sardonyx").warning("%s: %s", said, why)
+            _logger().warning("%s: %s", said, why)
 
     def _run_in_place(self, args: Sequence[Any], context: RunContext) -> list[Any] | None:
         """Run with the context's states appended to in place; None for shapes outside the model's dimensions."""
@@ -208,7 +209,7 @@ class CpuExecutable:
             try:
                 made = self._recompile([State(inputs[i], outputs[o], axis, room) for i, o, axis, room in key])
             except (Refused, Unplannable, NotImplemented) as why:
-                logging.getLogger("sardonyx").info("states are copied at each run: %s", why)
+                _logger().info("states are copied at each run: %s", why)
         if self.keep_appending is not None:
             self.keep_appending(key, made)
         return made
@@ -527,3 +528,9 @@ def _row(step: Step) -> StepRow:
     is_few = choice.few is not None and step.only == choice.few[0]
     chosen = choice.few[1].name if choice.few is not None and is_few else choice.name
     return StepRow(step.spec.name, step.variant, nodes, chosen, choice.refusals)
+
+
+def _logger() -> Logger:
+    import logging  # 3 ms of a start that logs nothing
+
+    return logging.getLogger("sardonyx")
