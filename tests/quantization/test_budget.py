@@ -155,6 +155,28 @@ def test_what_is_not_told_from_float_is_not_called_faster(tmp_path: Path) -> Non
     assert wanted.met and path.exists() and "No race shows it to be faster" in wanted.statement
 
 
+def test_rounds_that_disagree_show_nothing(tmp_path: Path) -> None:
+    """Races on a machine so busy that the faster model in the median loses many rounds."""
+
+    class Busy(Clock):
+        def race(self, models: dict[str, str]) -> Race:
+            ours = [0.4, 2.5, 0.5, 3.0, 0.6, 2.0, 0.7, 0.8, 4.0, 0.9]
+            return Race({name: [1.0] * 10 if name == "float" else ours for name in models})
+
+    net, path = convolutions(), tmp_path / "q.onnx"
+    report = quantized(net.model(), net.feeds(6), path, 15.0, stopwatch=Busy(lambda nodes: 1.0))
+    assert not report.met and not path.exists()
+    assert "no race shows int8 to be faster" in report.statement and "disagree too much" in report.statement
+
+
+def test_a_race_by_its_interval() -> None:
+    rounds = [1.0, 1.1, 0.9, 1.0, 1.2, 1.0, 0.95, 1.05]
+    mostly = Race({"float": rounds, "it": [0.8 * x for x in rounds[:5]] + [2.0, 1.9, 2.1]})
+    assert mostly.is_faster("it", "float") is False and mostly.speedup("it", "float") > 1.2
+    assert Race({"float": rounds, "it": [0.8 * x for x in rounds[:7]] + [1.1]}).is_faster("it", "float")
+    assert Race({"float": [1.0] * 4, "it": [0.9] * 4}).is_faster("it", "float"), "too few rounds for an interval"
+
+
 def test_another_model_that_wins_is_taken_where_the_first_choice_loses_its_last_race(tmp_path: Path) -> None:
     """A layer that stops paying while the search goes on."""
 

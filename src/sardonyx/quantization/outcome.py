@@ -34,7 +34,7 @@ class Outcome(Record):
     """Medians of a run."""
     speedup: float
     is_faster: bool
-    """Whether it won three of four rounds."""
+    """Whether the rounds of the race show it."""
 
 
 def quantized_operators(model: str | os.PathLike[str]) -> int:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sardonyx.bench.statistics import LEAST_ROUNDS, paired_ratio
 from sardonyx.quantization.budget.samples import Feeds
 from sardonyx.quantization.running import open_session
 
@@ -45,8 +46,12 @@ class Race:
         return statistics.median(self.ratios(name, than))
 
     def is_faster(self, name: str, than: str) -> bool:
-        """Whether it was faster in three of four rounds."""
+        """Whether the rounds show that it was: their ratio's interval of 95 % lies above 1. Too few rounds for an
+        interval show it if it was faster in three of four.
+        """
         ratios = self.ratios(name, than)
+        if len(ratios) >= LEAST_ROUNDS:
+            return paired_ratio(self.seconds[than], self.seconds[name]).low > 1.0
         return statistics.quantiles(ratios, n=4)[0] > 1.0 if len(ratios) > 1 else ratios[0] > 1.0
 
 

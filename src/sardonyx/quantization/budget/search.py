@@ -359,10 +359,13 @@ class _Search:
         in_float = f"{len(kept)} of {len(layers)} layers in float" if kept else "all layers in int8"
         times = f"{trial.speedup:.2f} times as fast as float ({_time(self._float_ms)} -> {_time(trial.latency_ms)})"
         if not is_faster and self._goal.must_be_faster:
+            assert trial.speedup is not None
+            why, but = "int8 does not pay on this machine", ""
+            if trial.speedup > 1.0:
+                why, but = "no race shows int8 to be faster", " in the middle of its rounds, but they disagree too much"
             report.statement = (
-                f"No model meets the budget: int8 does not pay on this machine. The best accurate one, with "
-                f"{in_float}, is {times}. Nothing was written; run the float model, or pass "
-                "Budget(must_be_faster=False)."
+                f"No model meets the budget: {why}. The best accurate one, with {in_float}, is {times}{but}. "
+                "Nothing was written; run the float model, or pass Budget(must_be_faster=False)."
             )
             return kept
         self._maker.make(source, never=_nodes(kept), path=Path(self._output))
