@@ -150,3 +150,11 @@ def test_programs_find_them_by_onnxruntimes_paths(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
         assert "onnxruntime.quantization.operators is not part of Sardonyx" in done.stdout
+
+
+def test_importing_is_light() -> None:
+    code = (
+        "import sys, sardonyx.quantization; print([m for m in ('onnx', 'ml_dtypes', 'llvmlite') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

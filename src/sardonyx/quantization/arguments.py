@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sardonyx.ir.graph import Model
+from sardonyx.quantization.kinds import QuantFormat, QuantType
 from sardonyx.quantization.misuse import Misuse
 
 E = TypeVar("E", bound=Enum)
@@ -70,3 +71,14 @@ def check_output(path: Any) -> None:
         raise Misuse("the folder of model_output does not exist", where=str(folder))
     if Path(path).is_dir():
         raise Misuse("model_output is a folder", where=str(path))
+
+
+def check_types(quant_format: QuantFormat, activation_type: QuantType, weight_type: QuantType) -> None:
+    """Refuse combinations of types that no runtime runs."""
+    pair = f"activation_type={activation_type}, weight_type={weight_type}"
+    if activation_type is QuantType.QInt8 and weight_type is QuantType.QUInt8:
+        raise Misuse("signed activations need signed weights", got=pair)
+    if activation_type.is_float8 != weight_type.is_float8:
+        raise Misuse("float8 is the type of activations and weights, or of neither", got=pair)
+    if quant_format is QuantFormat.QOperator and {activation_type, weight_type} - {QuantType.QInt8, QuantType.QUInt8}:
+        raise Misuse("only QuantFormat.QDQ has types other than int8 and uint8", got=pair)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sardonyx.quantization import static
+from sardonyx.quantization.arguments import check_types
 from sardonyx.quantization.calibrate.tensors import TensorsData
 from sardonyx.quantization.companions import companions
 from sardonyx.quantization.kinds import CalibrationMethod, QuantFormat, quant_type_of
@@ -86,7 +87,7 @@ class BaseQuantizer:
         """Quantize with known ranges."""
         if self.tensors_range is None:
             raise Misuse("static quantization needs tensors_range", hint="calibrate with create_calibrator")
-        static.check_types(self.quant_format, self.activation_type, self.weight_type)
+        check_types(self.quant_format, self.activation_type, self.weight_type)
         settings = static.static_settings(
             self._source,
             activation_type=self.activation_type,

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.quantization.arguments import check_output, member
+from sardonyx.quantization.arguments import check_types as check_static_quant_arguments
 from sardonyx.quantization.companions import companions
 from sardonyx.quantization.configs import DynamicQuantConfig, QuantConfig, StaticQuantConfig
 from sardonyx.quantization.kinds import CalibrationMethod, QuantFormat, QuantizationMode, QuantType
 from sardonyx.quantization.misuse import Misuse
 from sardonyx.quantization.options import ExtraOptions
 from sardonyx.quantization.qdq_config import get_qdq_config
-from sardonyx.quantization.static import check_types as check_static_quant_arguments
 
 __all__ = [
     "DynamicQuantConfig",
@@ -101,7 +101,7 @@ def quantize_static(
     calibrate_method = member(CalibrationMethod, calibrate_method, "calibrate_method")
     check_output(model_output)
     options = ExtraOptions.of(extra_options)
-    static.check_types(quant_format, activation_type, weight_type)
+    check_static_quant_arguments(quant_format, activation_type, weight_type)
     if activation_type.is_float8 and calibrate_method is not CalibrationMethod.Distribution:
         raise Misuse(
             "float8 needs the mean and deviation of tensors", expected="CalibrationMethod.Distribution",
