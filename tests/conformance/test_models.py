@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import sardonyx as ort
@@ -67,8 +68,8 @@ QUANTIZED = {"kws__microkws-static-qdq"}
 
 ROUNDED = {"cls__mobilenetv2-qdq-int8", "kws__microkws-static-qdq"}
 """Models of rounded activations: a sum that lies between two integers becomes one or the other by its last bit,
-and later layers amplify that. They may differ from onnxruntime by as much as its own float and integer kernels do, or
-as it differs from arithmetic in float64."""
+and later layers amplify that. They may differ from onnxruntime by twice as much as its own float and integer kernels
+do, or as it differs from arithmetic in float64."""
 
 
 def relative_error(got: np.ndarray, expected: np.ndarray) -> float:
@@ -121,6 +122,31 @@ def test_agrees_with_onnxruntime(path: Path, level: str) -> None:
     check(path, ort.InferenceSession(str(path), options), feeds, expected, TOLERANCE)
 
 
+@pytest.mark.parametrize("path", [p for p in PATHS if p.stem.endswith(("qdq", "qdq-int8"))], ids=lambda p: p.stem)
+def test_the_first_integers_that_differ_are_one_apart(path: Path, tmp_path: Path) -> None:
+    """Layers in front of them are equal, so that their inputs are: what differs there, was rounded differently.
+
+    These are few, or no more than those that onnxruntime rounds differently from float64, as in ties of averages."""
+    peer = pytest.importorskip("onnxruntime")
+    model = onnx.load(path)
+    produced = [node.output[0] for node in model.graph.node if node.op_type == "QuantizeLinear"]
+    types = {v.name: v for v in onnx.shape_inference.infer_shapes(model).graph.value_info}
+    model.graph.output.extend(types[name] for name in produced)
+    options = peer.SessionOptions()
+    options.graph_optimization_level = peer.GraphOptimizationLevel.ORT_DISABLE_ALL
+    feeds, _ = reference(path, "basic")
+    text = model.SerializeToString()
+    theirs = peer.InferenceSession(text, options, providers=["CPUExecutionProvider"]).run(produced, feeds)
+    ours = ort.InferenceSession(text).run(produced, feeds)
+    for name, want, got in zip(produced, theirs, ours, strict=True):
+        apart = np.abs(want.astype(np.int32) - got.astype(np.int32))
+        if apart.any():
+            onnx.save(model, tmp_path / "model.onnx")
+            exact = run_in_float64(tmp_path / "model.onnx", feeds)[name]
+            assert apart.max() == 1 and (apart > 0).mean() <= max(1e-3, (exact != want).mean()), name
+            break
+
+
 @pytest.mark.parametrize("precision", STATED)
 @pytest.mark.parametrize("path", [p for p in PATHS if TEST_ALL or p.stem in QUICK], ids=lambda p: p.stem)
 def test_precisions_on_tiles(path: Path, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +163,7 @@ def check(path: Path, session: Any, feeds: dict[str, Any], expected: dict[str, A
     got = dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
     assert expected
     if path.stem in ROUNDED:
-        limit = max(limit, own_difference(path, feeds))
+        limit = max(limit, 2 * own_difference(path, feeds))
     exact: dict[str, Any] | None = None
     for name, want in expected.items():
         have = np.asarray(got[name])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -167,7 +168,7 @@ def test_threads_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless others have the CPUs, for which the threads wait then."""
     real = diagnosis.profiled
     monkeypatch.setattr(diagnosis, "profiled", lambda *a, **k: (with_waits((made := real(*a, **k))[0]), made[1]))
-    for others_s, is_told in ((0.0, True), (8.0, False)):
+    for others_s, is_told in ((0.0, True), (8.0 * (os.cpu_count() or 1), False)):
         looks = iter([Usage(0.0, 0.0, 0.0, 0.0, 0.0), Usage(10.0, 10.0 + others_s, 10.0, 0.0, 0.0)])
         monkeypatch.setattr(Usage, "now", lambda looks=looks: next(looks))
         found = diagnosed(planted.convnet())
