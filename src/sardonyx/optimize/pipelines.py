@@ -232,7 +232,7 @@ INTEGERS = (
     "ConvolveIntegers",
     "ReportRealProducts",
     "FoldDequantize",
-    "DropReluBeforeQuantize",
+    "FoldQuantizedClip",
     "DequantizeForReductions",
     "RemoveDeadCode",
 )

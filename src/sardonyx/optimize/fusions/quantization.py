@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.dtypes import i8, u8
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.tensor import Tensor
@@ -153,27 +152,6 @@ def quantize_concatenated(graph: Graph, log: Log) -> None:
             joined = op.Concat(*parts, axis=join.attrs["axis"])
             joined.type = node.output.type
             log.replace(graph, [node, join], [node.output], [joined], op.made, "Concat of the integers")
-
-
-@optimization("DropReluBeforeQuantize")
-def drop_relu_before_quantize(graph: Graph, log: Log) -> None:
-    """QuantizeLinear(Relu(x))  ->  QuantizeLinear(x), where 0 becomes the least integer: saturation does the same."""
-    for node in graph.nodes:
-        for _, sub in node.subgraphs():
-            drop_relu_before_quantize(sub, log)
-        relu = node.inputs[0].producer if node.op_type == "QuantizeLinear" and node.inputs and node.inputs[0] else None
-        if node.domain or relu is None or relu.op_type != "Relu" or relu.domain or relu.graph is not graph:
-            continue
-        scale, zero, dtype = node.input(1), node.input(2), node.output.dtype
-        if scale is None or scale.const is None or zero is None or zero.const is None or dtype not in (i8, u8):
-            continue
-        least = -128 if dtype is i8 else 0
-        if not np.all(np.asarray(zero.const.peek()) == least) or not np.all(np.asarray(scale.const.peek()) > 0):
-            continue
-        if log.judge is not None and log.judge([relu.output], [], []) is not None:
-            continue
-        node.set_input(0, relu.inputs[0])
-        log.did(node, "saturates what the Relu in front of it made 0")
 
 
 @optimization("DequantizeForReductions")
