@@ -239,12 +239,13 @@ def test_gptq_is_no_worse_than_onnxruntimes(theirs: Any, symmetric: bool) -> Non
 
 
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
-def test_hqq_is_no_worse_than_onnxruntimes(theirs: Any) -> None:
-    """But for a twentieth: onnxruntime's rounds to half precision where there is a GPU."""
-    pytest.importorskip("torch", reason="onnxruntime's HQQ is written in it")
+def test_hqq_is_no_worse_than_onnxruntimes(theirs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU: with a GPU, onnxruntime's computes in half precision."""
+    torch = pytest.importorskip("torch", reason="onnxruntime's HQQ is written in it")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for size in (16, 32, 64):
         a, b = both(theirs, model(), "HQQWeightOnlyQuantConfig", {"block_size": size}, block_size=size)
-        assert distance(run(b), run(model())) <= 1.05 * distance(run(a), run(model()))
+        assert distance(run(b), run(model())) <= 1.02 * distance(run(a), run(model()))
 
 
 def test_gptq_is_nearer_than_rounding() -> None:
