@@ -2,8 +2,10 @@
 
 What follows a product of integers, or a sum of dequantized bytes, is linear up to the next QuantizeLinear: corrections
 for zero points, a bias, the scale of the product, and the division by the scale of the result. Where these are
-constants, they become one factor for each integer that varies and one offset, computed here in f64 and rounded once. A
-value that is quantized and dequantized in between is rounded and clamped in registers.
+constants, they become one factor for each integer that varies and one offset, computed here in f64 and rounded once. An
+offset of whole units of a product, as zero points and a quantizer's bias make it, is added to the integers instead:
+scaled sums are often exactly halves, and the rounding of an offset would decide where they go. A value that is
+quantized and dequantized in between is rounded and clamped in registers.
 
 Results differ from those of the separate steps only where reals are within rounding errors of a half; where scales are
 powers of two they are equal.
@@ -28,6 +30,8 @@ from sardonyx.records import Record
 
 Array = np.ndarray[Any, Any]
 BYTES = (i8, u8)
+WHOLE = 1e-9
+"""How far a number of units may be from an integer, relatively: all are computed in f64."""
 EXACT = 2.0**24
 """f32 represents all integers below this."""
 LARGEST = 2.0**30
@@ -188,7 +192,7 @@ class _Folding:
     def _plan(self, value: Rounded, args: list[int]) -> Any:
         """What ``_written`` emits: nested tuples of the places of arguments."""
         linear, terms = value.linear, list[Any]()
-        bound = np.abs(linear.offset).max(initial=0.0)
+        bound, units = np.abs(linear.offset).max(initial=0.0), self._units(linear)
         for leaf, factor in linear.terms.items():
             size = 2.0**9 if isinstance(leaf, Rounded) else LARGEST_OF[self.e.operands[leaf]]
             if not np.isfinite(factor).all() or not factor.any():
@@ -197,13 +201,14 @@ class _Folding:
                 return None
             bound += size * np.abs(factor).max()
             inner = self._plan(leaf, args) if isinstance(leaf, Rounded) else self._place(leaf, args)
+            more = None if units is None else self._number(units, args, self.e.operands[0])
             place = self._number(factor, args)
-            if inner is None or place is None:
+            if inner is None or place is None or (more is None) != (units is None):
                 return None
-            terms.append((inner, place))
+            terms.append((inner, more, place))
         if not bound < LARGEST:
             return None
-        has_offset = bool(linear.offset.any())
+        has_offset = units is None and bool(linear.offset.any())
         offset = self._number(linear.offset, args) if has_offset else None
         if has_offset and offset is None:
             return None
@@ -217,15 +222,23 @@ class _Folding:
             args.append(number)
         return args.index(number)
 
-    def _number(self, content: Array, args: list[int]) -> int | None:
+    def _units(self, linear: Linear) -> Array | None:
+        """The integers that are added to the sums, where the offset is nothing else."""
+        if not self.first or set(linear.terms) != {0} or not linear.offset.any() or not linear.terms[0].all():
+            return None
+        units = linear.offset / linear.terms[0]
+        whole = np.rint(units)
+        return whole if np.all(np.abs(units - whole) <= WHOLE * np.maximum(np.abs(whole), 1)) else None
+
+    def _number(self, content: Array, args: list[int], dtype: DType = f32) -> int | None:
         """The place of a constant among the arguments; None if it is no number or vector."""
         axes = [i for i, size in enumerate(content.shape) if size > 1]
         if len(axes) > 1:
             return None
-        numbers = np.ascontiguousarray(content, np.float32)
-        key = repr((axes, content.ndim)).encode() + numbers.tobytes()
+        numbers = np.ascontiguousarray(content, dtype.numpy)
+        key = repr((axes, content.ndim, dtype.name)).encode() + numbers.tobytes()
         if key not in self.numbers:
-            storage = Storage("constant", f32, numbers.size, tensor=Tensor.of(numbers.reshape(-1)))
+            storage = Storage("constant", dtype, numbers.size, tensor=Tensor.of(numbers.reshape(-1)))
             axis = len(self.box) - content.ndim + axes[0] if axes else None
             strides = tuple(int(i == axis) for i in range(len(self.box)))
             self.numbers[key] = len(self.e.operands) + len(self.more)
@@ -261,7 +274,7 @@ class _Folding:
             own = Apply(folded[v].program, folded[v].args, step.dtype) if v in folded else step
             made.append(replace(own, args=tuple(place[a] for a in own.args)))
         views = tuple(self.more[-1 - v] if v < 0 else self.views[v - self.first] for v in kept[self.first :])
-        types = tuple(f32 if v < 0 else e.operands[v] for v in kept)
+        types = tuple(self.more[-1 - v].dtype if v < 0 else e.operands[v] for v in kept)
         return Expression(types, tuple(made), tuple(place[r] for r in e.results)), views
 
 
@@ -303,8 +316,11 @@ def _written(e: Emitter, *args: Expr, plan: Any) -> Expr:
 def _linear(e: Emitter, args: tuple[Expr, ...], plan: Any) -> Expr:
     terms, offset, _, _ = plan
     total: Expr | None = None if offset is None else args[offset]
-    for leaf, factor in terms:
-        x = e.cast(args[leaf], f32) if isinstance(leaf, int) else _rounded(e, args, leaf)
+    for leaf, units, factor in terms:
+        if isinstance(leaf, int):
+            x = e.cast(args[leaf] if units is None else args[leaf] + args[units], f32)
+        else:
+            x = _rounded(e, args, leaf)
         total = x * args[factor] if total is None else e.fma(x, args[factor], total)
     assert total is not None
     return total

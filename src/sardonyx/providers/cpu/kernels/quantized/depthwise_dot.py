@@ -84,15 +84,16 @@ def _constants(group: CentredConvolution, rescale: Rescale) -> _Constants | None
     channels = int(group.w.shape[0])
     tensor, zero = group.w.storage.tensor, group.zero.storage.tensor
     assert tensor is not None and zero is not None
-    factor, offset = (rescale.per_channel(view, channels) for view in (rescale.factor, rescale.offset))
+    given = rescale.units, rescale.factor, rescale.offset
+    units, factor, offset = (rescale.per_channel(view, channels) for view in given)
     count = int(np.prod([int(d) for d in group.w.shape]))
     content = np.asarray(tensor.peek()).reshape(-1)[int(group.w.offset) :][:count].reshape(channels, -1)
-    if factor is None or offset is None or not ((content >= -128) & (content <= 127)).all():
+    if units is None or factor is None or offset is None or not ((content >= -128) & (content <= 127)).all():
         return None
     *_, kernel_y, kernel_x = (1, *group.window.kernel)
     weights = content.astype(np.int64)
     point = int(np.asarray(zero.peek()).reshape(-1)[int(group.zero.offset)]) + (128 if group.x.dtype is i8 else 0)
-    start = -point * weights.sum(1)
+    start = units.astype(np.int64) - point * weights.sum(1)
     return _Constants(weights.astype(np.int8).reshape(channels, kernel_y, kernel_x), start, factor, offset)
 
 

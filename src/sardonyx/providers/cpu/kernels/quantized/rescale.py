@@ -1,7 +1,7 @@
 """The step that scales integer sums to bytes, where it is the first of an epilogue (``layout.folded_scales``).
 
-round(sums * factor + offset) + zero, saturated, with constants for each channel. Kernels that know it pack the
-constants in the order of their sums; what follows works on bytes.
+round((sums + units) * factor + offset) + zero, saturated, with constants for each channel. Kernels that know it pack
+the constants in the order of their sums; what follows works on bytes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ Array = np.ndarray[Any, Any]
 class Rescale(Record):
     """The first step of an epilogue, and the group with the rest of it, which reads bytes in the place of sums."""
 
+    units: View | None
+    """Integers that are added to the sums."""
     factor: View
     offset: View | None
     zero: View | None
@@ -38,28 +40,28 @@ class Rescale(Record):
         n = len(e.operands)
         if found is None or 0 in e.results or any(0 in step.args for step in others if isinstance(step, Apply)):
             return None
-        factor, offset, zero = (None if place is None else first.args[place] for place in found)
-        if factor is None or any(v is not None and not 0 < v < n for v in (factor, offset, zero)):
+        read = [None if place is None else first.args[place] for place in found]
+        if any(v is not None and not 0 < v < n for v in read):
             return None
-        views = [None if v is None else group.extra[v - 1] for v in (factor, offset, zero)]
-        assert views[0] is not None
-        return Rescale(views[0], views[1], views[2], first.dtype, replace(group, **_rest(group)))
+        units, factor, offset, zero = (None if v is None else group.extra[v - 1] for v in read)
+        assert factor is not None
+        return Rescale(units, factor, offset, zero, first.dtype, replace(group, **_rest(group)))
 
     def per_channel(self, view: View | None, channels: int) -> Array | None:
-        """A factor or offset for each channel; None if it is no such constant. No view: zeros."""
+        """What a view has for each channel, in f64; None if it is no such constant. No view: zeros."""
         if view is None:
-            return np.zeros(channels, np.float32)
+            return np.zeros(channels)
         tensor, axes = view.storage.tensor, enumerate(view.strides)
         if tensor is None or not isinstance(view.offset, int) or any(s for axis, s in axes if axis != 1):
             return None
         content, stride = np.asarray(tensor.peek()).reshape(-1), view.strides[1]
         if not isinstance(stride, int):
             return None
-        return np.asarray(content[view.offset + stride * np.arange(channels)], np.float32)
+        return np.asarray(content[view.offset + stride * np.arange(channels)], np.float64)
 
 
-def _places(step: Apply) -> tuple[int, int | None, int | None] | None:
-    """The places of factor, offset and zero point among the arguments of a step that scales the sums."""
+def _places(step: Apply) -> tuple[int | None, int, int | None, int | None] | None:
+    """The places of units, factor, offset and zero point among the arguments of a step that scales the sums."""
     program = step.program
     steps, arity = program.steps, program.arity
 
@@ -73,12 +75,18 @@ def _places(step: Apply) -> tuple[int, int | None, int | None] | None:
     if scaled.op not in ("fma", "mul") or (point.op != "arg" and point.value != 0):
         return None
     x, *others = scaled.args
-    given = [argument(number) for number in others]
-    if steps[x].op != "cast" or x < arity or step.args[argument(steps[x].args[0]) or 0] != 0 or None in given:
+    if steps[x].op != "cast" or x < arity:
         return None
-    if argument(steps[x].args[0]) is None or given[0] is None:
+    sums, units = steps[x].args[0], None
+    if steps[sums].op == "add":
+        sums, more = steps[sums].args
+        units = argument(more)
+        if units is None:
+            return None
+    place, given = argument(sums), [argument(number) for number in others]
+    if place is None or step.args[place] != 0 or given[0] is None or None in given:
         return None
-    return given[0], given[1] if scaled.op == "fma" else None, argument(last.args[1])
+    return units, given[0], given[1] if scaled.op == "fma" else None, argument(last.args[1])
 
 
 def _rest(group: Convolution) -> dict[str, Any]:
