@@ -169,7 +169,7 @@ def steps(group: Convolution, analysis: Analysis, first: StemRows | None = None)
     stem_channels = 0 if first is None else first.channels
     is_large = 2 * taps.count * channels * math.prod(d for d in group.box if isinstance(d, int)) >= LARGE
     even = None if not distance else distance if is_large else 0
-    config = NhwcConvConfig(dtype, shape, even, not is_inside(geometry), is_register_epilogue, stem_channels)
+    config = NhwcConvConfig(shape, even, not is_inside(geometry), is_register_epilogue, stem_channels, dtype)
     spec = conv_nhwc(config=config, epilogue=epilogue)
     flops = dims.known(dims.product((2 * taps.count, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.elements, dtype.bits // 8))) or 0

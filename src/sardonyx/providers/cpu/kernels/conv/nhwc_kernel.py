@@ -33,13 +33,12 @@ from sardonyx.providers.cpu.machine.isa import LINE_NBYTES, Isa
 from sardonyx.records import Record
 
 LOW = 4
-"""Pixels of the small tile that takes the tail of an image; missing pixels repeat the last."""
+"""Pixels of the small tile that takes the tail of a line; missing pixels repeat the last."""
 
 
-class NhwcConvConfig(Record):
-    """Compile-time configuration of ``conv_nhwc``."""
+class PixelTiles(Record):
+    """The micro-tiles of pixels by filters that a convolution of an NHWC image is compiled for."""
 
-    dtype: DType
     shape: MicroTileShape
     even: int | None
     """The stride of neighbouring pixels, where the pixels of a tile share addresses; 0 if it is the run-time number
@@ -47,7 +46,7 @@ class NhwcConvConfig(Record):
     is_padded: bool
     """Some window reads padding."""
     is_register_epilogue: bool
-    """There is one K-block only, and the epilogue is cheap: it is applied to registers."""
+    """The epilogue is applied to registers: it is cheap, and no sum is continued."""
     stem_channels: int
     """Channels of an NCHW image whose rows are transposed (``conv.stem_rows``); 0 for NHWC images."""
 
@@ -58,8 +57,14 @@ class NhwcConvConfig(Record):
 
     @property
     def heights(self) -> tuple[int, ...]:
-        """The heights of micro-tiles in pixels: a low one for the last pixels of a block, and the usual one."""
+        """The heights of micro-tiles in pixels: a low one for the last pixels of a line, and the usual one."""
         return tuple(sorted({min(LOW, self.shape.rows), self.shape.rows}))
+
+
+class NhwcConvConfig(PixelTiles):
+    """Compile-time configuration of ``conv_nhwc``."""
+
+    dtype: DType
 
     @property
     def sums_at(self) -> int:

@@ -31,10 +31,10 @@ from sardonyx.providers.cpu.kernels.common.window import MIN_NHWC_LANES, WindowG
 from sardonyx.providers.cpu.kernels.conv import stem
 from sardonyx.providers.cpu.kernels.conv.nhwc import Lines, has_nhwc_views
 from sardonyx.providers.cpu.kernels.conv.nhwc_block import fits_tables, is_inside
+from sardonyx.providers.cpu.kernels.conv.nhwc_kernel import LOW
 from sardonyx.providers.cpu.kernels.conv.stem_rows import MAX_ROW_CHANNELS, StemRows
 from sardonyx.providers.cpu.kernels.gemm.vector import MC, MicroTileShape
 from sardonyx.providers.cpu.kernels.quantized.conv_nhwc_kernel import (
-    LOW,
     QUAD,
     Int8NhwcArgs,
     Int8NhwcConfig,
@@ -150,8 +150,8 @@ def steps(group: IntegerConvolution, analysis: Analysis) -> list[Step]:
     if isinstance(distance, int) and distance > 0 and isa.registers >= 32 and shape.rows > LOW:
         even = distance if is_large else 0
     config = Int8NhwcConfig(
-        group.x.dtype, shape, even, not is_inside(geometry), filters % nr, filters <= nr, in_registers,
-        taps.count * quads * nr * QUAD > isa.l1_nbytes // 2, 0 if first is None else first.channels,
+        shape, even, not is_inside(geometry), in_registers, 0 if first is None else first.channels, group.x.dtype,
+        filters % nr, filters <= nr, taps.count * quads * nr * QUAD > isa.l1_nbytes // 2,
     )  # fmt: skip
     nbytes = dims.known(dims.add(geometry.nbytes, weights.elements)) or 0
     variant = f"{shape.rows} pixels x {shape.vectors} vectors of {group.x.dtype}, NHWC"

@@ -16,9 +16,9 @@ from sardonyx.dtypes import DType
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, EpilogueArgs
 from sardonyx.providers.cpu.kernels.common.window import TapsArgs, WindowArgs
 from sardonyx.providers.cpu.kernels.conv.nhwc_block import Block, Channels, TilePixels
-from sardonyx.providers.cpu.kernels.conv.nhwc_kernel import PixelBlock, PixelGrid
+from sardonyx.providers.cpu.kernels.conv.nhwc_kernel import PixelBlock, PixelGrid, PixelTiles
 from sardonyx.providers.cpu.kernels.conv.stem_rows import RowTransposer, StemArgs
-from sardonyx.providers.cpu.kernels.gemm.vector import MicroTileShape, RowBlocking
+from sardonyx.providers.cpu.kernels.gemm.vector import RowBlocking
 from sardonyx.providers.cpu.kernels.quantized.byte_dot import dot, flip_signs
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
@@ -28,45 +28,24 @@ from sardonyx.records import Record
 
 QUAD = 4
 """Channels of a dot product."""
-LOW = 4
-"""Pixels of the small tile that takes the tail of a line; missing pixels repeat the last."""
 AHEAD = 8
 """Steps of a sum by which weights are prefetched where they exceed L1."""
 
 
-class Int8NhwcConfig(Record):
+class Int8NhwcConfig(PixelTiles):
     """Compile-time configuration of ``conv_int8_nhwc``."""
 
     x_dtype: DType
-    shape: MicroTileShape
-    even: int | None
-    """The stride of neighbouring pixels, where the pixels of a tile share addresses; 0 if it is the run-time number
-    ``distance``, None if they do not share."""
-    is_padded: bool
-    """Some window reads padding."""
     tail: int
     """Filters of the last panel; 0 if all panels are whole."""
     is_single: bool
     """There is one panel."""
-    is_register_epilogue: bool
     prefetches: bool
     """The weights of a panel exceed L1."""
-    stem_channels: int
-    """Channels of an NCHW image whose rows are transposed (``conv.stem_rows``); 0 for NHWC images."""
 
     @property
     def is_signed(self) -> bool:
         return self.x_dtype is i8
-
-    @property
-    def most(self) -> int:
-        """Pixels of a block, at most."""
-        return self.shape.block * self.shape.rows
-
-    @property
-    def heights(self) -> tuple[int, ...]:
-        """The heights of micro-tiles in pixels: a low one for the last pixels of a line, and the usual one."""
-        return tuple(sorted({min(LOW, self.shape.rows), self.shape.rows}))
 
     def nr(self, lanes: int) -> int:
         """Filters of a panel."""
