@@ -37,8 +37,10 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def doubles(tmp_path: Path) -> Path:
-    path = tmp_path / "wide.onnx"
+def doubles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """By a short path, which commands print."""
+    monkeypatch.chdir(tmp_path)
+    path = Path("wide.onnx")
     path.write_bytes(planted.doubles()[0])
     return path
 

@@ -37,7 +37,7 @@ def main(number: str, folder: str) -> None:
                 harness.forget()
                 sessions.append(harness.started(model))
                 harness.check(sessions[-1])
-            assert harness.was_kept(sessions[-1]), "the cache does not mend"
+            assert harness.was_kept(sessions[-1]), "the cache does not recover"
             assert fault.name == "unlink" or not harness.left_over(cache), harness.left_over(cache)
         print("calls", n, flush=True)
 

@@ -30,7 +30,7 @@ def main(folder: str) -> None:
             harness.forget()
             session = harness.started(model)
             harness.check(session)
-        assert harness.was_kept(session), "the cache does not mend"
+        assert harness.was_kept(session), "the cache does not recover"
 
     harness.empty(cache)
     most = 0

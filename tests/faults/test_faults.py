@@ -1,4 +1,4 @@
-"""A clear error or success, whatever the system refuses: right answers, and a cache that mends itself."""
+"""A clear error or success, whatever the system refuses: right answers, and a cache that recovers."""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +23,18 @@ from tests.quantization.models import image_network, samples, transformer_layer
 
 MODELS = {"images": image_network, "transformer": transformer_layer}
 Edit = Callable[[Any], Any]
+
+
+@contextmanager
+def only_errors() -> Iterator[None]:
+    """onnxruntime's quantizer advises with warnings of the root logger."""
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
 
 
 @cache
@@ -43,8 +56,7 @@ def quantize(
         def get_next(self) -> Any:
             return next(self._data, None)
 
-    logging.getLogger().setLevel(logging.ERROR)
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, only_errors():
         source, target = Path(folder) / "m.onnx", Path(folder) / "q.onnx"
         onnx.save(model, source)
         if form == "dynamic":

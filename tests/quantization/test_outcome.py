@@ -1,4 +1,4 @@
-"""A quantized model beside its float model; the share of right answers."""
+"""A quantized model compared with its float model; the share of right answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from sardonyx.errors import InvalidArgument
 from sardonyx.quantization import quantize_dynamic
 from sardonyx.quantization.accuracy import ShareRight
-from sardonyx.quantization.outcome import Beside, quantized_operators
+from sardonyx.quantization.outcome import Baseline, quantized_operators
 
 
 def test_what_quantization_costs_is_measured(demo_dir: Path, tmp_path: Path) -> None:
@@ -18,15 +18,15 @@ def test_what_quantization_costs_is_measured(demo_dir: Path, tmp_path: Path) -> 
         images, labels = file["images"], file["labels"]
     data = [{"image": part} for part in np.split(images, 10)]
     model, output = demo_dir / "digits.onnx", tmp_path / "q.onnx"
-    beside = Beside(model, data, ShareRight(labels))
+    baseline = Baseline(model, data, ShareRight(labels))
     quantize_dynamic(model, output)
-    found = beside.outcome(output)
+    found = baseline.compare(output)
     assert found.metric is not None and found.metric[0] == 359 / 360 and found.metric[1] > 0.98
     assert found.nbytes == (model.stat().st_size, output.stat().st_size) and found.samples == 10
     assert found.operators["Conv"] == (3, 0) and found.operators["ConvInteger"] == (0, 3)
     assert 10 < found.sqnr_db < 60 and found.cosine > 0.95 and found.is_finite
     assert quantized_operators(output) == 8 and quantized_operators(model) == 0
-    same = beside.outcome(model)
+    same = baseline.compare(model)
     assert same.sqnr_db == np.inf and same.operators == {} and same.metric == (359 / 360, 359 / 360)
 
 

@@ -309,8 +309,8 @@ def tensor_scatter(
     """``update`` written into a copy of the cache, for each batch entry from its own position."""
     axis = normal_axis(axis, past.ndim, "TensorScatter")
     room, length = past.shape[axis], update.shape[axis]
-    beside = [a for a in range(past.ndim) if a != axis]
-    if axis == 0 or length > room or any(past.shape[a] != update.shape[a] for a in beside):
+    others = [a for a in range(past.ndim) if a != axis]
+    if axis == 0 or length > room or any(past.shape[a] != update.shape[a] for a in others):
         raise InvalidArgument(
             "TensorScatter: the update does not fit", got=f"{list(update.shape)} into {list(past.shape)}, axis {axis}"
         )

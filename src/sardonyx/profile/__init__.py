@@ -3,7 +3,7 @@
     from sardonyx import profile
     found = profile.profile_model("model.onnx")
     print(found)                           # the kernels that take longest
-    print(profile.diagnose("model.onnx"))  # what is wrong, the evidence, and the setting that mends it
+    print(profile.diagnose("model.onnx"))  # what is wrong, the evidence, and the setting that fixes it
 
 A ``Profile`` is read from the trace that a session writes, so one of a running program tells as much as one made here.
 ``records`` are its fields, ``rules`` the problems that ``diagnosis`` looks for.

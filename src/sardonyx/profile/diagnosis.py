@@ -1,4 +1,4 @@
-"""``diagnose``: the problems of a model in its session, each with evidence and what mends it."""
+"""``diagnose``: the problems of a model in its session, each with evidence and what fixes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings: a problem, its evidence in numbers, and the setting or change that mends it."""
+"""Findings: a problem, its evidence in numbers, and the setting or change that fixes it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Finding(Record):
 
     @property
     def headline(self) -> str:
-        """The title, and what a mended run could save at most."""
+        """The title, and what fixing it could save at most."""
         return self.title if self.cost is None else f"{self.title} (up to {percent(self.cost)} of a run)"
 
     @property

@@ -248,8 +248,8 @@ class MatMulNBitsQuantizer:
         config = self.algo_config
         qdq = config.quant_format is QuantFormat.QDQ
         if isinstance(config, DefaultWeightOnlyQuantConfig):
-            turned = config.channel_wised_quantize and self._blocks.symmetric
-            return Spelled(qdq, spelling.BY_KERNEL, config.accuracy_level, turned)
+            transposes = config.channel_wised_quantize and self._blocks.symmetric
+            return Spelled(qdq, spelling.BY_KERNEL, config.accuracy_level, transposes)
         if isinstance(config, HQQWeightOnlyQuantConfig):
             return Spelled(qdq, spelling.BY_HQQ)
         return Spelled(qdq, spelling.BY_COMPRESSOR, self.accuracy_level)

@@ -256,8 +256,8 @@ def _replace_gemms(graph: onnx.GraphProto, outer: list[onnx.GraphProto]) -> None
         if given.get("transB", 0):
             constant = _constant(right, scopes)
             if constant is not None and _count_reads(right, scopes[0]) == 1:
-                turned = numpy_helper.from_array(numpy_helper.to_array(constant).T.copy(), right)
-                constant.CopyFrom(turned)
+                transposed = numpy_helper.from_array(numpy_helper.to_array(constant).T.copy(), right)
+                constant.CopyFrom(transposed)
             else:
                 right = f"{right}_Transposed"
                 if not any(right in each.output for each in made):

@@ -43,7 +43,7 @@ def quantized_operators(model: str | os.PathLike[str]) -> int:
     return sum(n for op, n in counts.items() if op in QUANTIZED or op.startswith("QLinear") or op.endswith("Integer"))
 
 
-class Beside:
+class Baseline:
     """The float model run on samples, for quantized models to be compared with."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Beside:
         self._samples = Samples(data, Path(), "evaluation", held_nbytes=math.inf)
         self._judge = Judge(self._floats, self._samples, metric, len(self._samples))
 
-    def outcome(self, quantized: str | os.PathLike[str]) -> Outcome:
+    def compare(self, quantized: str | os.PathLike[str]) -> Outcome:
         """Run a quantized model on the samples, compare, and race both models on the first one."""
         score = self._judge(os.fspath(quantized))
         race = Stopwatch(self._samples.first(1)[0]).race({"float": self._floats, "it": os.fspath(quantized)})
@@ -90,5 +90,5 @@ def _nbytes(model: str | os.PathLike[str]) -> int:
     from sardonyx.model.load import scan
 
     path = Path(model)
-    beside = external_files(scan(os.fspath(path)).parsed().proto, os.fspath(path.absolute().parent))
-    return path.stat().st_size + sum(nbytes or 0 for nbytes in beside.values())
+    external = external_files(scan(os.fspath(path)).parsed().proto, os.fspath(path.absolute().parent))
+    return path.stat().st_size + sum(nbytes or 0 for nbytes in external.values())

@@ -99,9 +99,9 @@ class Trace:
             else:
                 run, caller = each
                 events += scribe.of_part(run, caller, self.indices)
-        beside = list(scribe.metadata(self._left_out))
+        line = list(scribe.metadata(self._left_out))
         for event in events:
-            beside.append(event)
+            line.append(event)
             if event["ph"] == "X":
-                yield ", ".join(map(text, beside))
-                beside = []
+                yield ", ".join(map(text, line))
+                line = []

@@ -232,9 +232,9 @@ class OnnxModel(ProtoGraph):
         if not save_as_external_data:
             onnx.save_model(model, output_path)
             return
-        beside = Path(f"{output_path}.data")
+        weights = Path(f"{output_path}.data")
         if all_tensors_to_one_file:
-            beside.unlink(missing_ok=True)
+            weights.unlink(missing_ok=True)
         outside = onnx.ModelProto()
         outside.CopyFrom(model)
         onnx.save_model(
@@ -242,7 +242,7 @@ class OnnxModel(ProtoGraph):
             output_path,
             save_as_external_data=True,
             all_tensors_to_one_file=all_tensors_to_one_file,
-            location=beside.name if all_tensors_to_one_file else None,
+            location=weights.name if all_tensors_to_one_file else None,
             size_threshold=size_threshold,
             convert_attribute=convert_attribute,
         )

@@ -188,10 +188,10 @@ def _note(trial: Trial) -> str:
 
 
 def _after(before: Diagnosis, alone: Diagnosis, trials: Sequence[Trial]) -> Diagnosis:
-    """The findings that are left: of the model under the new settings, and of calls that were not mended."""
-    mended = {trial.code for trial in trials if trial.is_kept}
+    """The findings that are left: of the model under the new settings, and of calls that no kept setting fixes."""
+    fixed = {trial.code for trial in trials if trial.is_kept}
     of_calls = [f for f in before.findings if f.code in CALLS or f.code == "python-between-runs"]
-    left = [f for f in of_calls if f.code not in mended]
+    left = [f for f in of_calls if f.code not in fixed]
     return Diagnosis(alone.profile, (*(f for f in alone.findings if f.code not in CALLS), *left), alone.disturbances)
 
 

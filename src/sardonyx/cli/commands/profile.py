@@ -67,7 +67,7 @@ def command(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> int:
-    """List the kernels that take a model's time, and find what is wrong: the evidence, and the change that mends it.
+    """List the kernels that take a model's time, and find what is wrong: the evidence, and the change that fixes it.
 
     The model is run here, on generated inputs or on those of files; or the trace of a program is read that ran it with
     enable_profiling, and how it calls the session is judged too.

@@ -230,7 +230,7 @@ def command(
     that lose accuracy or time stay in float. The status is 1 if no model meets the budget, of which none is written
     then, or if there was nothing to quantize.
     """
-    from sardonyx.quantization.outcome import Beside, quantized_operators
+    from sardonyx.quantization.outcome import Baseline, quantized_operators
 
     if output is None:
         raise InvalidArgument("where should the quantized model be written?", hint="give --output FILE")
@@ -245,7 +245,7 @@ def command(
     metric = None if labels is None else _metric(labels, answers, given.is_cut)
     if labels is not None and given.is_cut:
         given.statements.append(f"The first {len(judged)} samples are judged, by the first labels; --samples 0: all.")
-    beside = Beside(model, judged, metric)
+    baseline = Baseline(model, judged, metric)
     what = {
         "op_types_to_quantize": op_type, "nodes_to_exclude": exclude, "per_channel": per_channel,
         "weight_type": _type(weight_type), "use_external_data_format": external_data,
@@ -264,7 +264,7 @@ def command(
         _weights(model, output, blocks, config, external_data)
     is_written = found is None or found.met
     is_quantized = is_written and quantized_operators(output) > 0
-    compared = beside.outcome(output) if is_quantized else None
+    compared = baseline.compare(output) if is_quantized else None
     facts = {
         "output": output if is_written else None,
         "how": how,

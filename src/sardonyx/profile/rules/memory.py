@@ -59,12 +59,12 @@ def _around(transpose: Node) -> Iterator[str]:
         if before.producer.op_type not in SHAPERS:
             break
         before = before.producer.inputs[0]
-    behind = [node for node, _ in transpose.outputs[0].uses]
-    while behind:
-        node = behind.pop()
+    readers = [node for node, _ in transpose.outputs[0].uses]
+    while readers:
+        node = readers.pop()
         yield _label(node)
         if node.op_type in SHAPERS:
-            behind += [user for user, _ in node.outputs[0].uses]
+            readers += [user for user, _ in node.outputs[0].uses]
 
 
 def _is_constant(value: Value | None) -> bool:
