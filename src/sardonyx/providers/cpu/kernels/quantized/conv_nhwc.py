@@ -6,7 +6,8 @@ panels of NR filters:
 
     [group][filters / NR] of [NR] start, [tap][channels / 4][NR][4] weights
 
-Signed bytes are shifted by 128; a *start*, which is there for them alone, is minus 128 times the sum of the weights.
+A *start* is what the sums of a filter begin with: what the epilogue would add to them (``quantized.rescale``), and,
+for signed bytes, which are shifted by 128, minus 128 times the sum of the filter's weights.
 Windows that read padding read a pixel of zero points instead. Nothing is copied (``conv.nhwc``). First layers transpose
 rows of their NCHW image, of which the taps of a row are the channels (``conv.stem``).
 
@@ -40,6 +41,7 @@ from sardonyx.providers.cpu.kernels.quantized.conv_nhwc_kernel import (
     Int8NhwcConfig,
     conv_int8_nhwc,
 )
+from sardonyx.providers.cpu.kernels.quantized.rescale import begun_with_units
 from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.values import i8
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -132,13 +134,14 @@ def steps(group: IntegerConvolution, analysis: Analysis) -> list[Step]:
     taps, quads, window = geometry.taps, -(-channels // QUAD), geometry.operand
     if first is not None:
         window = replace(window, x=Ref.of(first.x))
-    in_registers = _is_short(group.epilogue)
+    units, scaled = begun_with_units(group)
+    in_registers = _is_short(scaled.epilogue)
     distance = expressible(dims.mul(geometry.x.strides[4], geometry.window.strides[2]))
     shape = _shape(geometry, lines, filters, taps.count * quads, isa, in_registers=in_registers)
     nr = shape.vectors * isa.lanes
-    extra, outputs = ([lines.matrix(v, filters) for v in seen] for seen in (group.extra, group.outputs))
-    epilogue, operands = Epilogue.over(group.epilogue, extra, outputs, filters, 3)
-    weights = _packed(group, nr)
+    extra, outputs = ([lines.matrix(v, filters) for v in seen] for seen in (scaled.extra, scaled.outputs))
+    epilogue, operands = Epilogue.over(scaled.epilogue, extra, outputs, filters, 3)
+    weights = _packed(group, nr, units)
     args = Int8NhwcArgs[Ref, Known](
         window, Ref(weights), Ref.of(group.zero), groups=group.groups, channels=channels, quads=quads,
         filters=filters, row_block_nbytes=isa.l2_nbytes // 2, lines=lines.count, length=lines.length,
@@ -151,7 +154,8 @@ def steps(group: IntegerConvolution, analysis: Analysis) -> list[Step]:
         even = distance if is_large else 0
     config = Int8NhwcConfig(
         shape, even, not is_inside(geometry), in_registers, 0 if first is None else first.channels, group.x.dtype,
-        filters % nr, filters <= nr, taps.count * quads * nr * QUAD > isa.l1_nbytes // 2,
+        group.x.dtype is i8 or units is not None, filters % nr, filters <= nr,
+        taps.count * quads * nr * QUAD > isa.l1_nbytes // 2,
     )  # fmt: skip
     nbytes = dims.known(dims.add(geometry.nbytes, weights.elements)) or 0
     variant = f"{shape.rows} pixels x {shape.vectors} vectors of {group.x.dtype}, NHWC"
@@ -188,13 +192,13 @@ def _shape(
     return MicroTileShape(rows, vectors, False)
 
 
-def _packed(group: IntegerConvolution, nr: int) -> Packed:
-    """The weights packed in panels."""
+def _packed(group: IntegerConvolution, nr: int, units: Any) -> Packed:
+    """The weights packed in panels, with what sums begin with: the ``units`` of each filter, if there are any."""
     w, tensor, is_signed = group.w, group.w.storage.tensor, group.x.dtype is i8
     assert tensor is not None
     count, (all_filters, channels, *kernel) = group.groups, (int(d) for d in w.shape)
     filters, taps, quads = all_filters // count, int(np.prod(kernel)), -(-channels // QUAD)
-    panels, start_nbytes = -(-filters // nr), nr * 4 if is_signed else 0
+    panels, start_nbytes = -(-filters // nr), nr * 4 if is_signed or units is not None else 0
     each = start_nbytes + taps * quads * QUAD * nr
 
     def make() -> Any:
@@ -205,10 +209,14 @@ def _packed(group: IntegerConvolution, nr: int) -> Packed:
         to = out.reshape(count, panels, each)
         quad = padded.reshape(count, panels, nr, quads, QUAD, taps).transpose(0, 1, 5, 3, 2, 4)
         to[:, :, start_nbytes:] = quad.reshape(count, panels, -1)
-        if is_signed:
-            sums = padded.reshape(count, panels, nr, -1).sum(-1, dtype=np.int32) * np.int32(-128)
-            to[:, :, :start_nbytes] = sums.view(np.int8).reshape(count, panels, -1)
+        if start_nbytes:
+            start = np.zeros((count, panels * nr), np.int32)
+            start[:, :filters] = 0 if units is None else units.reshape(count, filters)
+            if is_signed:
+                start -= 128 * padded.sum((2, 3), dtype=np.int32)
+            to[:, :, :start_nbytes] = start.view(np.int8).reshape(count, panels, -1)
         return out
 
-    key = ("quads", identity(tensor), w.offset, tuple(w.shape), count, nr, is_signed)
+    begin = None if units is None else units.tobytes()
+    key = ("quads", identity(tensor), w.offset, tuple(w.shape), count, nr, is_signed, begin)
     return Packed("constant", i8, count * panels * each, w.storage.value, key=key, make=make)

@@ -36,6 +36,8 @@ class Int8NhwcConfig(PixelTiles):
     """Compile-time configuration of ``conv_int8_nhwc``."""
 
     x_dtype: DType
+    has_start: bool
+    """Sums begin with a number for each filter."""
     tail: int
     """Filters of the last panel; 0 if all panels are whole."""
     is_single: bool
@@ -115,7 +117,7 @@ class _Conv:
         self.sums = k.scratch(i32, Block.nbytes(config.most))
         self.zeros = k.scratch(config.x_dtype, Block.nbytes(config.most) + config.sums_nbytes(k.isa))
         self.taps = k.opaque(args.taps.count())
-        self.panel_nbytes = self.taps * args.quads * (self.nr * QUAD) + (self.nr * 4 if config.is_signed else 0)
+        self.panel_nbytes = self.taps * args.quads * (self.nr * QUAD) + (self.nr * 4 if config.has_start else 0)
         self.block.fill_tap_offsets()
         if config.is_padded:
             zero = args.zero.load()
@@ -160,7 +162,7 @@ class _PanelSums(Record):
     block: PixelBlock
     source: Buf
     start: Buf
-    """What sums begin with, where signed bytes are shifted."""
+    """What sums begin with, if there is such."""
     weights: Buf
     finishing: BoundEpilogue
     panel: Val
@@ -173,7 +175,7 @@ class _PanelSums(Record):
         source = args.window.x.at(block.group * args.channels)
         source = source if conv.transposer is None else conv.transposer.rows
         start = args.w.at((block.group * conv.panels + panel) * conv.panel_nbytes)
-        weights = start.at(conv.nr * 4) if config.is_signed else start
+        weights = start.at(conv.nr * 4) if config.has_start else start
         finish = BoundEpilogue(k, conv.epilogue, args.epilogue, args.filters, [block.image, block.group, block.line])
         return _PanelSums(conv, block, source, start, weights, finish, panel, panel * conv.nr)
 
@@ -236,7 +238,7 @@ class _PanelSums(Record):
 
     def _first(self, vector: int) -> Val:
         k = self.conv.k
-        if not self.conv.config.is_signed:
+        if not self.conv.config.has_start:
             return k.zeros(i32, k.lanes)
         return self.start.as_type(i32).load(vector * k.lanes, k.lanes)
 

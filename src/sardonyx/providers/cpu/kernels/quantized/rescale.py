@@ -6,13 +6,16 @@ the constants in the order of their sums; what follows works on bytes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from sardonyx.dtypes import DType
+from sardonyx.ir.scalar import Emitter, Expr, trace
 from sardonyx.lower.groups import Apply, Convolution, Expression, View
+from sardonyx.providers.cpu.language.values import f32
 from sardonyx.records import Record
 
 Array = np.ndarray[Any, Any]
@@ -32,20 +35,12 @@ class Rescale(Record):
     @staticmethod
     def of(group: Convolution) -> Rescale | None:
         """None where the epilogue begins otherwise, or reads the sums twice."""
-        e = group.epilogue
-        first, *others = e.steps if e.steps else (None,)
-        if not isinstance(first, Apply) or not all(isinstance(step, Apply) for step in others):
-            return None
-        found = _places(first)
-        n = len(e.operands)
-        if found is None or 0 in e.results or any(0 in step.args for step in others if isinstance(step, Apply)):
-            return None
-        read = [None if place is None else first.args[place] for place in found]
-        if any(v is not None and not 0 < v < n for v in read):
+        read = _operands(group)
+        if read is None:
             return None
         units, factor, offset, zero = (None if v is None else group.extra[v - 1] for v in read)
         assert factor is not None
-        return Rescale(units, factor, offset, zero, first.dtype, replace(group, **_rest(group)))
+        return Rescale(units, factor, offset, zero, group.epilogue.steps[0].dtype, replace(group, **_rest(group)))
 
     def per_channel(self, view: View | None, channels: int) -> Array | None:
         """What a view has for each channel, in f64; None if it is no such constant. No view: zeros."""
@@ -58,6 +53,41 @@ class Rescale(Record):
         if not isinstance(stride, int):
             return None
         return np.asarray(content[view.offset + stride * np.arange(channels)], np.float64)
+
+
+def begun_with_units(group: Convolution) -> tuple[Array | None, Convolution]:
+    """What the sums of each filter begin with, and the group whose epilogue does not add it any more.
+
+    None, and the group as it is, where the epilogue begins otherwise, or adds no constants for each filter.
+    """
+    found, read, e = Rescale.of(group), _operands(group), group.epilogue
+    units = None if found is None or found.units is None else found.per_channel(found.units, int(group.w.shape[0]))
+    if found is None or read is None or units is None:
+        return None, group
+    program = trace(_scaled, (True, *(v is not None for v in read[1:])), dtype=found.to)
+    scale = Apply(program, (0, *(v for v in read[1:] if v is not None)), found.to)
+    later = (step for step in e.steps[1:] if isinstance(step, Apply))
+    return units, replace(group, **_renumbered(group, 0, (scale, *later), len(e.operands)))
+
+
+def _scaled(e: Emitter, sums: Expr, factor: Expr, offset: Expr | None, zero: Expr | None, *, dtype: DType) -> Expr:
+    x = e.cast(sums, f32)
+    return e.saturate(x * factor if offset is None else e.fma(x, factor, offset), zero, dtype)
+
+
+def _operands(group: Convolution) -> list[int | None] | None:
+    """The operands that are the units, factor, offset and zero point of the epilogue's first step; None where that step
+    does something else, or others read the sums too.
+    """
+    e = group.epilogue
+    first, *others = e.steps if e.steps else (None,)
+    if not isinstance(first, Apply) or not all(isinstance(step, Apply) for step in others):
+        return None
+    found = _places(first)
+    if found is None or 0 in e.results or any(0 in step.args for step in others if isinstance(step, Apply)):
+        return None
+    read = [None if place is None else first.args[place] for place in found]
+    return read if all(v is None or 0 < v < len(e.operands) for v in read) else None
 
 
 def _places(step: Apply) -> tuple[int | None, int, int | None, int | None] | None:
@@ -92,12 +122,18 @@ def _places(step: Apply) -> tuple[int | None, int, int | None, int | None] | Non
 def _rest(group: Convolution) -> dict[str, Any]:
     """The epilogue without its first step, and the operands that it reads."""
     e, n = group.epilogue, len(group.epilogue.operands)
-    later = [step for step in e.steps[1:] if isinstance(step, Apply)]
-    read = {a for step in later for a in step.args if a < n}
-    kept = [v for v in range(1, n) if v in read or v in e.results]
-    place = {n: 0} | {v: 1 + i for i, v in enumerate(kept)}
-    place |= {n + 1 + i: 1 + len(kept) + i for i in range(len(later))}
-    steps = tuple(replace(step, args=tuple(place[a] for a in step.args)) for step in later)
-    types = (e.steps[0].dtype, *(e.operands[v] for v in kept))
-    expression = Expression(types, steps, tuple(place[r] for r in e.results))
+    later = tuple(step for step in e.steps[1:] if isinstance(step, Apply))
+    return _renumbered(group, n, later, n + 1)
+
+
+def _renumbered(group: Convolution, sums: int, steps: Sequence[Apply], first: int) -> dict[str, Any]:
+    """An epilogue of these steps with the value ``sums`` in the place of sums, and the operands that they read; their
+    own values are numbered from ``first`` on.
+    """
+    e = group.epilogue
+    kept = [v for v in range(1, len(e.operands)) if any(v in step.args for step in steps) or v in e.results]
+    read = [sums, *kept]
+    place = {v: i for i, v in enumerate(read)} | {first + i: len(read) + i for i in range(len(steps))}
+    made = tuple(replace(step, args=tuple(place[a] for a in step.args)) for step in steps)
+    expression = Expression(tuple(map(e.dtype_of, read)), made, tuple(place[r] for r in e.results))
     return {"epilogue": expression, "extra": tuple(group.extra[v - 1] for v in kept)}
