@@ -8,7 +8,7 @@ import pytest
 import sardonyx
 from sardonyx.errors import EngineError, Fail, InvalidArgument, Reporting
 from sardonyx.lower.sizes import Refused
-from session.models import MUL, X, model
+from tests.session.models import MUL, X, model
 
 
 def test_foreign_exceptions_become_engine_errors() -> None:

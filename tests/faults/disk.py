@@ -1,6 +1,6 @@
 """No space, or a broken disk, at each call of a file system during a cold start.
 
-python -m faults.disk ERRNO FOLDER
+python -m tests.faults.disk ERRNO FOLDER
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import os
 import sys
 from pathlib import Path
 
-from faults import harness
-from faults.harness import FILES, WRITES, Fault, error, faulty, points
+from tests.faults import harness
+from tests.faults.harness import FILES, WRITES, Fault, error, faulty, points
 from tests.waiting import let_threads_end
 
 

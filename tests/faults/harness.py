@@ -48,7 +48,7 @@ FILES: Functions = (*STEPS, *((os, name) for name in ("fsync", "link", "preadv",
 ARRAYS = ("empty", "zeros", "ones", "full", "ascontiguousarray", "concatenate", "arange", "frombuffer")
 THREADS = 2
 """Each may be writing a file when the process is killed, and takes a stack and an arena of malloc's."""
-EVERY = 1 if TEST_ALL else 4
+EVERY = 1 if TEST_ALL else 7
 """Of so many calls that can fail, or be the last, one does, another at each commit; `make test-all` takes each."""
 MEMORY: Functions = (*((np, name) for name in ARRAYS), (mmap, "mmap"))
 

@@ -1,6 +1,6 @@
 """kill -9 at each call that may change a folder during a cold start; then starts as usual.
 
-python -m faults.kill FOLDER
+python -m tests.faults.kill FOLDER
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import signal
 import sys
 from pathlib import Path
 
-from faults import harness
-from faults.harness import STEPS, Fault, faulty, killed, points
+from tests.faults import harness
+from tests.faults.harness import STEPS, Fault, faulty, killed, points
 
 
 def main(folder: str) -> None:

@@ -1,7 +1,7 @@
 """No memory at each allocation of a start, and of a run.
 
-python -m faults.memory calls FOLDER     the allocator and numpy's functions fail, one call after the other
-python -m faults.memory limits FOLDER    the system gives the process only so much
+python -m tests.faults.memory calls FOLDER     the allocator and numpy's functions fail, one call after the other
+python -m tests.faults.memory limits FOLDER    the system gives the process only so much
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from functools import partial
 from itertools import chain, count
 from pathlib import Path
 
-from faults import harness
-from faults.harness import MEMORY, Fault, faulty, no_memory
+from tests.faults import harness
+from tests.faults.harness import MEMORY, Fault, faulty, no_memory
 from tests.slices import first
 
 LARGE = 4096

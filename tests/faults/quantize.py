@@ -1,6 +1,6 @@
 """No space, a broken disk, or kill -9 at each call of a file system while a quantized model is written over another.
 
-python -m faults.quantize (ERRNO | kill) FOLDER
+python -m tests.faults.quantize (ERRNO | kill) FOLDER
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 import sardonyx.quantization as quantization
-from faults import harness
-from faults.harness import WRITES, Fault, error, faulty, killed, points
 from sardonyx.errors import SardonyxError
+from tests.faults import harness
+from tests.faults.harness import WRITES, Fault, error, faulty, killed, points
 
 FUNCTIONS = (*WRITES, (os, "link"))
 SAMPLES = [harness.feed()]

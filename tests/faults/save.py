@@ -1,6 +1,6 @@
 """No space, or a broken disk, at each call of a file system while a model is saved over another.
 
-python -m faults.save ERRNO FOLDER
+python -m tests.faults.save ERRNO FOLDER
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import sardonyx as sx
-from faults import harness
-from faults.harness import WRITES, Fault, error, faulty, points
+from tests.faults import harness
+from tests.faults.harness import WRITES, Fault, error, faulty, points
 
 FUNCTIONS = (*WRITES, (os, "link"))
 

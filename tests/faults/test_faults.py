@@ -29,8 +29,8 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_faults(name: str, tmp_path: Path) -> None:
     module, *given = PROGRAMS[name]
-    program = [sys.executable, "-m", f"faults.{module}", *map(str, given), str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
+    program = [sys.executable, "-m", f"tests.faults.{module}", *map(str, given), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
     environment["OPENBLAS_NUM_THREADS"] = "1"  # numpy's own threads would take the memory of a limit
     done = subprocess.run(program, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"

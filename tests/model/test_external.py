@@ -10,10 +10,10 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from model.hostile.cases import model, node, untyped
-from model.hostile.outside import WEIGHT, stored
 from sardonyx import errors
 from sardonyx.model.load import load
+from tests.model.hostile.cases import model, node, untyped
+from tests.model.hostile.outside import WEIGHT, stored
 
 
 def weight(source: Any, **options: Any) -> list[float]:

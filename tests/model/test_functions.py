@@ -10,12 +10,12 @@ import pytest
 from onnx import AttributeProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from model.hostile.cases import body, const, model, node
 from sardonyx import errors
 from sardonyx.interpret.context import RunContext
 from sardonyx.model import functions
 from sardonyx.model.load import load
 from sardonyx.session.build import BuildOptions, build
+from tests.model.hostile.cases import body, const, model, node
 
 X = np.array([-1, 2], np.float32)
 

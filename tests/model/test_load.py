@@ -11,13 +11,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from model.hostile.cases import body, const, model, node, untyped, value
 from sardonyx import errors
 from sardonyx.interpret.context import RunContext
 from sardonyx.ir.types import TensorType
 from sardonyx.model.load import load
 from sardonyx.normalize.run import normalize
 from sardonyx.session.build import BuildOptions, build
+from tests.model.hostile.cases import body, const, model, node, untyped, value
 
 F, I64 = TensorProto.FLOAT, TensorProto.INT64
 X = np.array([-1, 2], np.float32)

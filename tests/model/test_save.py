@@ -11,8 +11,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from model.hostile.cases import body, const, model, node, untyped, value
-from model.hostile.damage import victim
 from sardonyx import errors
 from sardonyx.interpret.context import RunContext
 from sardonyx.ir.graph import Model
@@ -22,6 +20,8 @@ from sardonyx.model.save import ExternalData, model_to_proto, save
 from sardonyx.normalize.run import normalize
 from sardonyx.optimize.symbolic import Facts
 from sardonyx.session.build import BuildOptions, build
+from tests.model.hostile.cases import body, const, model, node, untyped, value
+from tests.model.hostile.damage import victim
 
 X = np.array([-1, 2], np.float32)
 F, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL

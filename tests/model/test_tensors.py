@@ -10,11 +10,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from model.hostile.cases import const, model, node, untyped, value
 from sardonyx import dtypes
 from sardonyx.interpret.context import RunContext
 from sardonyx.model.load import load
 from sardonyx.session.build import BuildOptions, build
+from tests.model.hostile.cases import const, model, node, untyped, value
 
 KNOWN = [t for t in dtypes.every() if t is not dtypes.string and t.onnx in TensorProto.DataType.values()]
 

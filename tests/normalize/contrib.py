@@ -10,13 +10,13 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from ops.peers import multiplied_exactly
 from sardonyx import dtypes
 from sardonyx.interpret.bind import compile_graph
 from sardonyx.interpret.context import RunContext
 from sardonyx.model.load import load
 from sardonyx.normalize.run import normalize
 from tests.comparing import Tolerance, assert_same
+from tests.ops.peers import multiplied_exactly
 
 MICROSOFT = "com.microsoft"
 rng = np.random.default_rng(7)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from normalize.contrib import agree, fresh_numbers, gives, integers, model, normal, ours, rng, scales, weights  # noqa: F401
 from sardonyx import errors
+from tests.normalize.contrib import agree, fresh_numbers, gives, integers, model, normal, ours, rng, scales, weights  # noqa: F401
 
 I32 = np.int32
 BATCH, NEW, HEADS, SIZE, PAST = 2, 5, 2, 4, 3

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from normalize.contrib import agree, fresh_numbers, integers, model, normal, ours, scales  # noqa: F401
 from sardonyx import errors
+from tests.normalize.contrib import agree, fresh_numbers, integers, model, normal, ours, scales  # noqa: F401
 
 TOKENS, HIDDEN, INNER, EXPERTS = 6, 32, 32, 4
 

@@ -6,7 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from normalize.contrib import (  # noqa: F401
+from sardonyx import errors
+from tests.normalize.contrib import (  # noqa: F401
     agree,
     fresh_numbers,
     gives,
@@ -18,7 +19,6 @@ from normalize.contrib import (  # noqa: F401
     rng,
     scales,
 )
-from sardonyx import errors
 
 I32 = np.int32
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from normalize.contrib import agree, fresh_numbers, model, normal, ours, rng  # noqa: F401
 from sardonyx import errors
+from tests.normalize.contrib import agree, fresh_numbers, model, normal, ours, rng  # noqa: F401
 
 
 @pytest.mark.parametrize("rule", ["linear", "gated", "delta", "gated_delta"])

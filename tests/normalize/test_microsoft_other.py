@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from normalize.contrib import agree, fresh_numbers, gives, model, normal, onnxruntime, ours, rng  # noqa: F401
 from sardonyx import InferenceSession, errors
+from tests.normalize.contrib import agree, fresh_numbers, gives, model, normal, onnxruntime, ours, rng  # noqa: F401
 
 I32, F32 = np.int32, np.float32
 

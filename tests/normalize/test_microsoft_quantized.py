@@ -6,7 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from normalize.contrib import (  # noqa: F401
+from sardonyx import errors
+from tests.normalize.contrib import (  # noqa: F401
     agree,
     fresh_numbers,
     gives,
@@ -18,7 +19,6 @@ from normalize.contrib import (  # noqa: F401
     scales,
     weights,
 )
-from sardonyx import errors
 
 I32, F32 = np.int32, np.float32
 BYTES = [np.int8, np.uint8]

@@ -2,8 +2,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ops.peers import agree, integers, meaning, normal, reference, rounds_once, same
 from sardonyx import errors
+from tests.ops.peers import agree, integers, meaning, normal, reference, rounds_once, same
 
 B, H, S, T, D, V = 2, 4, 5, 7, 6, 3
 

@@ -2,8 +2,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ops.peers import agree, meaning, reference, same
 from sardonyx import dtypes, errors
+from tests.ops.peers import agree, meaning, reference, same
 
 PLAIN = [t for t in dtypes.every() if t.kind not in ("complex", "string") and t.bits >= 8 and t.name != "f8e8m0"]
 SUBBYTE = [t for t in dtypes.every() if 0 < t.bits < 8]

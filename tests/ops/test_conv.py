@@ -2,8 +2,18 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ops.peers import agree, integers, meaning, multiplied_exactly, normal, onnxruntime, reference, rounds_once, same
 from sardonyx import errors
+from tests.ops.peers import (
+    agree,
+    integers,
+    meaning,
+    multiplied_exactly,
+    normal,
+    onnxruntime,
+    reference,
+    rounds_once,
+    same,
+)
 
 CONVS = [
     ((1, 3, 20), (4, 3, 5), {}),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ops.peers import meaning, normal
+from tests.ops.peers import meaning, normal
 
 CASES = [
     ("Attention", (normal(0, 3, 4, 8), normal(0, 3, 6, 8), normal(0, 3, 6, 8)), {}, (0, 3, 4, 8)),

@@ -2,8 +2,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ops.peers import agree, integers, meaning, normal, reference, same
 from sardonyx import errors
+from tests.ops.peers import agree, integers, meaning, normal, reference, same
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])

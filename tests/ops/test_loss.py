@@ -2,8 +2,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ops.peers import agree, integers, meaning, normal, onnxruntime, rounds_once, same
 from sardonyx import errors
+from tests.ops.peers import agree, integers, meaning, normal, onnxruntime, rounds_once, same
 
 NAMES = ["NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"]
 SHAPES = [(6, 5), (3, 5, 4), (2, 5, 3, 4), (2, 5, 2, 3, 2)]

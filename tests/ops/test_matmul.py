@@ -2,8 +2,18 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ops.peers import agree, integers, meaning, multiplied_exactly, normal, onnxruntime, reference, rounds_once, same
 from sardonyx import errors
+from tests.ops.peers import (
+    agree,
+    integers,
+    meaning,
+    multiplied_exactly,
+    normal,
+    onnxruntime,
+    reference,
+    rounds_once,
+    same,
+)
 
 SHAPES = [
     ((3, 4), (4, 5)),

@@ -2,9 +2,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ops.peers import agree, integers, meaning, normal, reference, same
 from sardonyx import dtypes, errors
 from sardonyx.ir.tensor import Tensor
+from tests.ops.peers import agree, integers, meaning, normal, reference, same
 
 I64 = np.iinfo(np.int64)
 

@@ -2,8 +2,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ops.peers import agree, meaning, normal, reference, rounds_once, same
 from sardonyx import errors
+from tests.ops.peers import agree, meaning, normal, reference, rounds_once, same
 
 NARROW = [np.float16, ml_dtypes.bfloat16]
 IMAGES = [(2, 3, 5), (2, 3, 5, 4), (2, 4, 3, 5, 4)]

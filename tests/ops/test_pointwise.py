@@ -5,9 +5,9 @@ import numpy as np
 import onnx
 import pytest
 
-from ops.peers import agree, integers, meaning, normal, onnxruntime, reference, rounds_once, same
 from sardonyx import dtypes, errors
 from sardonyx.ops import pointwise, registry
+from tests.ops.peers import agree, integers, meaning, normal, onnxruntime, reference, rounds_once, same
 
 UNARY = [
     "Abs", "Acosh", "Asinh", "Atan", "Ceil", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "Gelu",

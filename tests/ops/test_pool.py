@@ -2,9 +2,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ops.peers import agree, meaning, normal, rounds_once, same
 from sardonyx import errors
 from sardonyx.ops import registry
+from tests.ops.peers import agree, meaning, normal, rounds_once, same
 
 POOLS = [
     ((1, 2, 17), {"kernel_shape": [3], "strides": [2]}),

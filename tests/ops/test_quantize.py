@@ -4,8 +4,8 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from ops.peers import agree, integers, meaning, normal, onnxruntime, reference, same
 from sardonyx import dtypes, errors
+from tests.ops.peers import agree, integers, meaning, normal, onnxruntime, reference, same
 
 INTEGERS = ["i8", "u8", "i16", "u16", "i4", "u4", "i2", "u2"]
 FLOATS = ["f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f4e2m1", "f6e2m3", "f6e3m2"]

@@ -3,10 +3,10 @@ import pytest
 from onnx import helper
 
 import sardonyx
-from ops.peers import meaning, normal, same
 from sardonyx import dtypes, errors
 from sardonyx.ir.scalar import run_numpy, trace
 from sardonyx.ops import random, registry
+from tests.ops.peers import meaning, normal, same
 
 DRAWS = [
     ("RandomNormal", [], {"shape": [200, 100], "mean": 2.0, "scale": 3.0}, 2.0, 3.0),

@@ -2,8 +2,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ops.peers import agree, meaning, normal, reference, rounds_once, same
 from sardonyx import errors
+from tests.ops.peers import agree, meaning, normal, reference, rounds_once, same
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 STEPS, BATCH, WIDTH, HIDDEN = 6, 3, 5, 4

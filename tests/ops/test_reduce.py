@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 
 import sardonyx
-from ops.peers import agree, integers, meaning, model, normal, onnxruntime, rounds_once, same
 from sardonyx import errors
+from tests.ops.peers import agree, integers, meaning, model, normal, onnxruntime, rounds_once, same
 
 REDUCTIONS = [
     "ReduceSum", "ReduceProd", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceSumSquare",

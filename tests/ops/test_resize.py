@@ -2,8 +2,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ops.peers import agree, integers, meaning, normal, onnxruntime, reference, rounds_once, same
 from sardonyx import errors
+from tests.ops.peers import agree, integers, meaning, normal, onnxruntime, reference, rounds_once, same
 
 f32 = np.float32
 COORDINATES = ["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners", "half_pixel_symmetric"]

@@ -2,8 +2,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ops.peers import agree, integers, meaning, normal, onnxruntime, reference, rounds_once, same
 from sardonyx import errors
+from tests.ops.peers import agree, integers, meaning, normal, onnxruntime, reference, rounds_once, same
 
 PADDINGS = ["zeros", "border", "reflection"]
 

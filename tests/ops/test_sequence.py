@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from ops.peers import normal
 from sardonyx import errors
 from sardonyx.ops import registry
+from tests.ops.peers import normal
 
 
 def run(name, *inputs, **attributes):

@@ -2,8 +2,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ops.peers import agree, meaning, normal, reference, rounds_once, same
 from sardonyx import errors
+from tests.ops.peers import agree, meaning, normal, reference, rounds_once, same
 
 i64 = np.int64
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from ops.peers import agree, integers, meaning, onnxruntime, same
 from sardonyx import errors
+from tests.ops.peers import agree, integers, meaning, onnxruntime, same
 
 
 def words(*values):

@@ -4,8 +4,8 @@ import io
 import numpy as np
 import pytest
 
-from ops.peers import agree, meaning, normal
 from sardonyx import errors
+from tests.ops.peers import agree, meaning, normal
 
 f32 = np.float32
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from quantization.graphs import NETWORKS, Network
-from quantization.operators import OPERATORS, branches, sequence
 from sardonyx.quantization import QuantFormat, QuantType
+from tests.quantization.graphs import NETWORKS, Network
+from tests.quantization.operators import OPERATORS, branches, sequence
 
 QDQ, QOperator = QuantFormat.QDQ, QuantFormat.QOperator
 I8, U8, I16, U16 = QuantType.QInt8, QuantType.QUInt8, QuantType.QInt16, QuantType.QUInt16

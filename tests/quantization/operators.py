@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from quantization.graphs import Network, Weights, build, node
+from tests.quantization.graphs import Network, Weights, build, node
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 

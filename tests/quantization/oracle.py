@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 import sardonyx as ort
 import sardonyx.quantization as ours
-from quantization.graphs import Feeds, Network
+from tests.quantization.graphs import Feeds, Network
 
 
 class Reader:

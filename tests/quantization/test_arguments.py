@@ -12,9 +12,9 @@ import onnx
 import pytest
 
 import sardonyx.quantization as quantization
-from quantization.graphs import perceptron
-from quantization.oracle import Reader
 from sardonyx.errors import SardonyxError
+from tests.quantization.graphs import perceptron
+from tests.quantization.oracle import Reader
 
 GOOD = perceptron().data
 

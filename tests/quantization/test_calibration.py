@@ -13,10 +13,10 @@ import onnx
 import pytest
 
 import sardonyx.quantization as ours
-from quantization.graphs import NETWORKS, Feeds, convnet, perceptron
-from quantization.oracle import Reader, translated
 from sardonyx.quantization import CalibrationMethod
 from sardonyx.quantization.calibrate import create_calibrator
+from tests.quantization.graphs import NETWORKS, Feeds, convnet, perceptron
+from tests.quantization.oracle import Reader, translated
 
 theirs = pytest.importorskip("onnxruntime.quantization", reason="onnxruntime comes with the test extra")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from quantization.cases import CASES, Case
-from quantization.oracle import Both
+from tests.quantization.cases import CASES, Case
+from tests.quantization.oracle import Both
 
 pytest.importorskip("onnxruntime", reason="onnxruntime comes with the test extra")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from quantization.graphs import NETWORKS
-from quantization.oracle import Both
 from sardonyx.quantization import QuantType
+from tests.quantization.graphs import NETWORKS
+from tests.quantization.oracle import Both
 
 pytest.importorskip("onnxruntime", reason="onnxruntime comes with the test extra")
 

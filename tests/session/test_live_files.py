@@ -14,7 +14,7 @@ import pytest
 import sardonyx as sx
 from sardonyx.errors import Fail
 from sardonyx.files import SourceFile
-from session import live_files
+from tests.session import live_files
 
 pytestmark = pytest.mark.usefixtures("unverified")
 

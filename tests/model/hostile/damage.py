@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from model.hostile.cases import ANY, Case, body, const, model, node, untyped, value
 from sardonyx.model.wire import varint
+from tests.model.hostile.cases import ANY, Case, body, const, model, node, untyped, value
 
 FLIPS = 120
 

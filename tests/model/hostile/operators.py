@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from model.hostile.cases import ANY, Case, model, node, untyped
-from model.hostile.sizes import F2, IMAGE, SEQUENCE, VAST, one
+from tests.model.hostile.cases import ANY, Case, model, node, untyped
+from tests.model.hostile.sizes import F2, IMAGE, SEQUENCE, VAST, one
 
 NAN = np.float32(np.nan)
 BOXES = np.array([[[0, 0, 1, 1], [0, 0, 2, 2]]], np.float32)

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from model.hostile.cases import Case, model, node
+from tests.model.hostile.cases import Case, model, node
 
 WEIGHT = np.array([3, 5], np.float32).tobytes()
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from model.hostile.cases import Case, const, model, node, untyped
+from tests.model.hostile.cases import Case, const, model, node, untyped
 
 HUGE = 1 << 40
 VAST = 1 << 62

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, TensorProto, helper
 
-from model.hostile.cases import Case, body, const, model, node, untyped, value
+from tests.model.hostile.cases import Case, body, const, model, node, untyped, value
 
 F, I64, BOOL, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING
 

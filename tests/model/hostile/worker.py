@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from model.hostile.cases import Case
+from tests.model.hostile.cases import Case
 
 USUAL_S, SLOWEST = 0.03, 3.0
 """Of processor time for 300,000 squares on an idle core, at most; and by what others may lengthen it."""
@@ -122,7 +122,7 @@ def warm_up() -> None:
     """Import and build what every case needs, so that a child pays for its own model only."""
     with contextlib.suppress(ImportError):
         import onnxruntime  # noqa: F401
-    from model.hostile.cases import const, model, node
+    from tests.model.hostile.cases import const, model, node
 
     plain = model([node("Relu", "x", "a"), node("Add", "a c")], const("c", [1.0, 2.0]))
     evil = Case("warm-up", plain, None)
@@ -186,7 +186,7 @@ def idle_nbytes() -> int:
 
 
 def main() -> None:
-    family = importlib.import_module(f"model.hostile.{sys.argv[1]}")
+    family = importlib.import_module(f"tests.model.hostile.{sys.argv[1]}")
     every = int(sys.argv[2]) if len(sys.argv) > 2 else 1
     first = int(sys.argv[3]) if len(sys.argv) > 3 else 0
     wanted = set(sys.argv[4:])

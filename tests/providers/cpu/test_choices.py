@@ -99,7 +99,7 @@ def check(session: sardonyx.InferenceSession, name: str, precision: str) -> None
         np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCES[precision] * max(np.abs(want).max(), 1e-2))
 
 
-@pytest.mark.sliced(12)
+@pytest.mark.sliced(23)
 @pytest.mark.parametrize("precision", ["highest", "medium"])
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("name", [*TEXTS, *(f"net {seed}" for seed in range(NETS))])

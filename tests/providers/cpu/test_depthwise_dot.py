@@ -76,7 +76,7 @@ def check(seed: int, isa: Isa, more: str = "", *, is_dynamic: bool = False) -> N
 
 
 @pytest.mark.parametrize("chip", CHIPS)
-@pytest.mark.parametrize("seed", some(range(80), 10))
+@pytest.mark.parametrize("seed", some(range(80), 20))
 def test_any_geometry(seed: int, chip: str) -> None:
     check(seed, CHIPS[chip], is_dynamic=seed % 3 == 0)
 

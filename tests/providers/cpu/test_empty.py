@@ -62,7 +62,7 @@ def answers(name: str, sizes: tuple[tuple[str, int], ...]) -> tuple[list[list[Ar
     return found, len(found) == asked > 0
 
 
-@pytest.mark.sliced(19)
+@pytest.mark.sliced(29)
 @pytest.mark.parametrize(("name", "chip", "precision"), RUNS)
 def test_nothing(name: str, chip: str | None, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check(name, chip, precision, monkeypatch)

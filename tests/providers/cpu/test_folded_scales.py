@@ -59,6 +59,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.sliced(3)
 @pytest.mark.parametrize("cpu", CHIPS)
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("name", ["a convolution", "a depthwise convolution", "a product"])

@@ -114,6 +114,7 @@ def assert_close(got: list[Array], want: list[Array]) -> None:
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-6)
 
 
+@pytest.mark.sliced(3)
 @pytest.mark.parametrize("has_constants", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_against_onnxruntime(name: str, has_constants: bool) -> None:
