@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
 
@@ -169,3 +169,26 @@ def test_vectors_side_by_side(dtype: Any, widths: list[int] | None) -> None:
         np.testing.assert_allclose(got, (np.concatenate(columns, axis=1) - 0.5) * 2, rtol=1e-6)
     with pytest.raises(sardonyx.errors.InvalidArgument):
         session.run(None, {**feeds, "a": np.zeros((2, 2), dtype)})
+
+
+def test_labels_that_a_classifier_looks_up() -> None:
+    """scikit-learn's spelling: the number of rows is known in the run alone, and nothing is left to the reference."""
+    labels = np.array([7, 3, 9, 1], np.int32)
+    nodes = [
+        helper.make_node("ArgMax", ["x"], ["best"], axis=1),
+        helper.make_node("ArrayFeatureExtractor", ["labels", "best"], ["found"], domain="ai.onnx.ml"),
+        helper.make_node("Reshape", ["found", "flat"], ["row"]),
+        helper.make_node("Cast", ["row"], ["y"], to=TensorProto.INT64),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 4])
+    result = helper.make_tensor_value_info("y", TensorProto.INT64, [None])
+    constants = [numpy_helper.from_array(labels, "labels"), numpy_helper.from_array(np.array([-1]), "flat")]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    graph = helper.make_graph(nodes, "g", [x], [result], constants)
+    session = sardonyx.InferenceSession(
+        helper.make_model(graph, ir_version=8, opset_imports=opsets).SerializeToString()
+    )
+    assert len(session.explain(stage="cpu").parts) == 1
+    for n in (1, 6):
+        rows = RNG.standard_normal((n, 4)).astype(np.float32)
+        np.testing.assert_array_equal(session.run(None, {"x": rows})[0], labels[rows.argmax(1)])

@@ -46,3 +46,10 @@ def _vectorized(node: Node, content: Content) -> Result:
     widths = node.attrs.get("inputdimensions") or [dims.product(s[1:] if len(s) > 1 else s) for s in shapes]
     rows = shapes[0][0] if len(shapes[0]) > 1 else 1
     return [TensorType(dtypes.f32, (rows, dims.total(widths)))]
+
+
+@rule("ArrayFeatureExtractor", domain=ML)
+def _extracted(node: Node, content: Content) -> Result:
+    """A column for each index; a vector is one row."""
+    shape, picks = shaped(node), shaped(node, 1)
+    return [TensorType(tensor(node).dtype, (*(shape[:-1] if len(shape) > 1 else (1,)), dims.product(picks)))]
