@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.errors import Fail, InvalidArgument, NotImplemented, Reporting, SardonyxError
+from sardonyx.errors import RUN, Fail, InvalidArgument, NotImplemented, Reporting, SardonyxError
 from sardonyx.ir.sparse import SparseTensor as Coordinates
 from sardonyx.partition import registry
 from sardonyx.partition.provider import RunContext
@@ -42,7 +42,7 @@ CPU_FORBIDDEN = (
     "but fallback to CPU EP has been explicitly disabled by the user."
 )
 
-_RUN = Reporting("the run", outermost=True)
+_RUN = Reporting(RUN, outermost=True)
 
 
 class NativeSession:
