@@ -16,6 +16,7 @@ class Interrupting:
     def find_spec(self, name, path, target=None):
         if name == {module!r}:
             os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.meta_path.insert(0, Interrupting())
 sys.argv[1:] = {args!r}
 from sardonyx.cli import main
@@ -33,7 +34,7 @@ def run(argv):
     {what}
     time.sleep(60)
 cli._run = run
-{before}
+signal.signal(signal.SIGINT, {before})
 sys.exit(cli.main())
 """
 FINALIZED = "\n    ".join(("given = Finalized()", "del given"))
@@ -41,7 +42,7 @@ FINALIZED = "\n    ".join(("given = Finalized()", "del given"))
 
 RECONFIGURED = """
 import signal, sys
-from sardonyx.cli import interrupts
+signal.signal(signal.SIGINT, signal.default_int_handler)
 class Stream:
     def reconfigure(self, errors):
         signal.raise_signal(signal.SIGINT)
@@ -78,11 +79,14 @@ def test_while_a_command_imports_its_engine(module: str, tmp_path: Path, digits:
 
 @pytest.mark.parametrize("what", ["interrupt()", FINALIZED, "eval('interrupt()')"])
 def test_while_a_command_runs(what: str, tmp_path: Path) -> None:
-    assert python(IN_A_COMMAND.format(what=what, before=""), tmp_path) == (INTERRUPTED, "sardonyx: interrupted\n")
+    assert python(IN_A_COMMAND.format(what=what, before="signal.default_int_handler"), tmp_path) == (
+        INTERRUPTED,
+        "sardonyx: interrupted\n",
+    )
 
 
 def test_a_process_that_ignores_it_goes_on(tmp_path: Path) -> None:
-    code = IN_A_COMMAND.format(what="interrupt(); return 0", before="signal.signal(signal.SIGINT, signal.SIG_IGN)")
+    code = IN_A_COMMAND.format(what="interrupt(); return 0", before="signal.SIG_IGN")
     assert python(code, tmp_path) == (GOOD, "")
 
 
