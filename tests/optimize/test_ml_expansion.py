@@ -14,6 +14,19 @@ ort = pytest.importorskip("onnxruntime")
 
 RNG = np.random.default_rng(0)
 WEIGHTS = {"coefficients": RNG.standard_normal(4 * 6).tolist(), "intercepts": RNG.standard_normal(4).tolist()}
+REGRESSOR = ("coefficients", "support_vectors", "rho", "kernel_type", "kernel_params")
+
+
+def machine(classes: int, kernel: str) -> dict[str, Any]:
+    each = [5] * classes
+    return {
+        "coefficients": RNG.standard_normal((classes - 1) * sum(each)).tolist(),
+        "support_vectors": RNG.standard_normal(6 * sum(each)).tolist(), "vectors_per_class": each,
+        "rho": RNG.standard_normal(classes * (classes - 1) // 2).tolist(), "kernel_type": kernel,
+        "kernel_params": [0.2, 0.5, 3.0], "classlabels_ints": [7, 3, 5, 9][:classes],
+    }  # fmt: skip
+
+
 CASES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "classes": ("LinearClassifier", {**WEIGHTS, "classlabels_ints": [3, 1, 4, 2]}, ["label", "scores"]),
     "softmax": (
@@ -23,6 +36,18 @@ CASES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "logistic": (
         "LinearClassifier", {**WEIGHTS, "classlabels_ints": [0, 1, 2, 3], "post_transform": "LOGISTIC"},
         ["label", "scores"],
+    ),
+    **{
+        f"{kernel} of two, votes": ("SVMClassifier", machine(2, kernel), ["label", "scores"])
+        for kernel in ("RBF", "POLY", "SIGMOID")
+    },
+    "votes of four": ("SVMClassifier", machine(4, "RBF"), ["label", "scores"]),
+    "support vectors": (
+        "SVMRegressor", {k: v for k, v in machine(2, "LINEAR").items() if k in REGRESSOR} | {"n_supports": 10}, ["y"]
+    ),
+    "one class": (
+        "SVMRegressor",
+        {k: v for k, v in machine(2, "RBF").items() if k in REGRESSOR} | {"n_supports": 10, "one_class": 1}, ["y"],
     ),
     "regression": ("LinearRegressor", {**WEIGHTS, "targets": 4}, ["y"]),
     "largest": ("Normalizer", {"norm": "MAX"}, ["y"]),
@@ -61,6 +86,16 @@ def test_against_onnxruntime(name: str) -> None:
     for got, want in zip(session.run(None, {"x": x}), expected, strict=True):
         assert got.dtype == want.dtype
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_rows_at_infinity_are_far_from_all_support_vectors() -> None:
+    attributes = {k: v for k, v in machine(2, "RBF").items() if k in REGRESSOR} | {"n_supports": 10}
+    written, x = model("SVMRegressor", attributes, ["y"]), rows()
+    x[1, 2], x[2, 0] = np.inf, np.nan
+    expected = ort.InferenceSession(written, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    (got,) = sardonyx.InferenceSession(written).run(None, {"x": x})
+    np.testing.assert_allclose(got, expected[0], rtol=1e-5, atol=1e-6)
+    assert got[1, 0] == np.float32(attributes["rho"][0]) and np.isnan(got[2, 0])
 
 
 def test_a_stated_size_that_the_input_contradicts() -> None:

@@ -32,6 +32,7 @@ from sardonyx.optimize.fusions import (
     sibling_convs,
     slice_assignment,
     space_to_depth,
+    support_vectors,
     transposes,
     weight_only,
 )
@@ -160,6 +161,8 @@ ATTENTION = (
 ML_EXPANSIONS = (
     "ExpandLinearClassifier",
     "ExpandLinearRegressor",
+    "ExpandSVMClassifier",
+    "ExpandSVMRegressor",
     "ExpandTreeClassifier",
     "ExpandTwoClassTrees",
     "ExpandTreeRegressor",
@@ -346,6 +349,7 @@ _MODULES = (
     spelled_embedding,
     spelled_matmul,
     spelled_norm,
+    support_vectors,
     transposes,
     weight_only,
 )
