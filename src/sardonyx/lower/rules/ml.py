@@ -95,7 +95,7 @@ MAX_LABELS = 1 << 16
 """Elements of a LabelEncoder's table: from the least key to the largest."""
 
 
-def _place(e: Emitter, x: Expr, *, least: int, default: int) -> Expr:
+def _place(e: Emitter, x: Expr, least: Expr, default: Expr) -> Expr:
     x = e.cast(x, dtypes.i64)
     return e.where((x >= least) & (x < least + default), x - least, default)
 
@@ -111,7 +111,9 @@ def label_encoder(low: Lowering, node: Node) -> None:
     table, at, body = low.constant(Tensor.of(labels)), low.temporary(dtypes.i64, x.shape), ExpressionBuilder()
     if table.dtype is not out.dtype:
         raise Refused("the stated type is not that of the values")
-    index = apply(body, _place, body.operand(x), dtype=dtypes.i64, least=least, default=len(labels) - 1)
+    # Operands rather than literals: an exported forest has hundreds of tables, which share one kernel.
+    bounds = (body.operand(low.fit(low.scalar(n, dtypes.i64), x.shape)) for n in (least, len(labels) - 1))
+    index = apply(body, _place, body.operand(x), *bounds, dtype=dtypes.i64)
     low.loop(x.shape, body, [(index, at)])
     low.groups.append(Gather((node,), table, at, 0, out))
 
