@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,15 @@ def test_the_operating_system_s_errors_are_no_defects() -> None:
     with pytest.raises(Fail, match="No space left") as caught, Reporting("optimize"):
         raise OSError(28, "No space left on device")
     assert "report" not in str(caught.value)
+
+
+def test_errors_tell_the_outermost_phase_in_which_they_were_raised() -> None:
+    with pytest.raises(InvalidArgument) as caught, Reporting("the run", outermost=True), Reporting("lower"):
+        raise InvalidArgument("no")
+    assert caught.value.phase == pickle.loads(pickle.dumps(caught.value)).phase == "the run"
+    with pytest.raises(EngineError) as defect, Reporting("the run", outermost=True):
+        raise KeyError("lost")
+    assert defect.value.phase == "the run" and InvalidArgument("no").phase is None
 
 
 def test_a_defect_in_a_pass_names_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:

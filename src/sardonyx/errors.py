@@ -31,9 +31,15 @@ from __future__ import annotations
 
 from types import TracebackType
 
+RUN = "the run"
+"""The phase of errors in runs."""
+
 
 class SardonyxError(Exception):
     """What went wrong, and, where known: where, what was expected, what came, and what to do."""
+
+    phase: str | None = None
+    """What was going on, ``the run`` or ``building the session``; None elsewhere, as while arguments are checked."""
 
     def __init__(
         self,
@@ -60,7 +66,7 @@ class SardonyxError(Exception):
         return "; ".join(parts)
 
     def __reduce__(self) -> tuple[object, ...]:
-        fields = {k: self.__dict__[k] for k in ("where", "expected", "got", "hint")}
+        fields = {k: getattr(self, k) for k in ("where", "expected", "got", "hint", "phase")}
         return (_rebuild, (type(self), self.what, fields))
 
 
@@ -69,7 +75,7 @@ def _short(value: object, limit: int = 1000) -> str:
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
 
 
-def _rebuild(cls: type[SardonyxError], what: str, fields: dict[str, str]) -> SardonyxError:
+def _rebuild(cls: type[SardonyxError], what: str, fields: dict[str, object]) -> SardonyxError:
     error = cls(what)
     error.__dict__.update(fields)
     return error
@@ -98,7 +104,7 @@ class UntrustedRefusal(OutOfBudget):
         self.limit = limit
 
     def __reduce__(self) -> tuple[object, ...]:
-        fields = {k: self.__dict__[k] for k in ("limit", "where", "expected", "got", "hint")}
+        fields = {k: getattr(self, k) for k in ("limit", "where", "expected", "got", "hint", "phase")}
         return (_rebuild, (type(self), self.what, fields))
 
 
@@ -169,7 +175,7 @@ class Reporting:
 
     One of the operating system becomes a Fail, any other an EngineError that names the phase and the place. Errors of
     ours, MemoryError and warnings pass; so does what a caller inside of Sardonyx catches: exceptions that our own
-    modules define and OverflowError, unless it is the ``outermost``.
+    modules define and OverflowError, unless it is the ``outermost``, which also tells errors of ours their phase.
     """
 
     __slots__ = ("outermost", "phase", "where")
@@ -183,10 +189,14 @@ class Reporting:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self.outermost and isinstance(error, SardonyxError):
+            error.phase = error.phase or self.phase
         if not isinstance(error, Exception) or isinstance(error, (SardonyxError, MemoryError, Warning)):
             return
         if self.outermost or not _is_caught_inside(error):
-            raise self._ours(error) from error
+            made = self._ours(error)
+            made.phase = self.phase
+            raise made from error
 
     def _ours(self, error: Exception) -> SardonyxError:
         where = None if self.where is None else str(getattr(self.where, "label", self.where))

@@ -43,6 +43,11 @@ def test_figures_agree_with_each_other(result: Result) -> None:
         assert timing.peak_nbytes > timing.engine_nbytes > 0
         assert [start.is_cold for start in timing.starts] == [True, False]
         assert all(start.import_s > 0 and start.load_s > 0 and start.first_s > 0 for start in timing.starts)
+    for sweep in result.sweeps:
+        is_shared = sweep.setting in ("batch", "callers")
+        for i, timing in enumerate(sweep.timings):
+            cold = [start.is_cold for start in timing.starts]
+            assert cold == ([False, False] if is_shared and i == 0 else [] if is_shared else [True, False])
     assert result.timings[0].nodes == {"cpu": 2} and result.inputs == {"x": "float32 [1, 8]"}
     assert result.statements == ("The symbolic dimension batch was given the size 1.",)
 

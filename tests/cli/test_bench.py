@@ -44,7 +44,16 @@ def test_a_benchmark_is_printed_and_kept(commands: Commands, digits: Path, histo
     said = " ".join(done.out.split())
     for words in ("digits.onnx", "image uint8 [1, 8, 8]", "dimension batch was given the size 1", "p99", "peak memory"):
         assert words in said
+    assert "The start, with an empty cache" in said and "next load" not in said
     assert "By batch" in said and "Most samples per second: batch" in said and done.err == ""
+
+
+def test_further_starts_have_columns_of_their_own(commands: Commands, digits: Path) -> None:
+    out = commands("bench", digits, *QUICK, "--starts", "2", columns=120).out
+    lines = out.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("Starts: the first, with an empty cache"))
+    heads = ["load", "first run", "next load", "its first run", "import", "peak memory"]
+    assert [name.strip() for name in lines[at + 1].split("  ") if name.strip()] == heads
 
 
 def test_json_is_the_result(commands: Commands, digits: Path, tmp_path: Path) -> None:

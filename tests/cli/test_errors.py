@@ -136,7 +136,16 @@ def test_inputs_of_a_wrong_shape(name: str, unusable: Callable[..., str], digits
 @pytest.mark.parametrize("name", having("--provider"))
 def test_an_unknown_provider(name: str, unusable: Callable[..., str], digits: Path) -> None:
     said = unusable(name, digits, *USUAL[name], "--provider", "NoExecutionProvider")
-    assert "noexecutionprovider" in said and "cpuexecutionprovider" in said
+    assert "noexecutionprovider" in said and "cpuexecutionprovider" in said and "sizes" not in said
+
+
+CHOICES = ("--peer", "--bench", "--with", "--precision", "--precisions")
+
+
+@pytest.mark.parametrize(("name", "option"), [(name, option) for option in CHOICES for name in having(option)])
+def test_an_unknown_engine_or_precision(name: str, option: str, unusable: Callable[..., str], digits: Path) -> None:
+    said = unusable(name, digits, *USUAL[name], option, "nothing")
+    assert "nothing" in said and "expected:" in said and "sizes" not in said
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no folder here that nobody may write to")

@@ -61,6 +61,19 @@ def test_within_a_budget(commands: Commands, digits: Path) -> None:
     assert done.json["budget"]["met"] is False and done.json["output"] is None
 
 
+@pytest.mark.parametrize("samples", [40, 32])
+def test_each_sqnr_says_what_it_is_of(commands: Commands, digits: Path, samples: int) -> None:
+    data = ("--data", "image=some.npz:images", "--samples", samples, "--op-type", "Gemm", "--max-seconds", "0")
+    done = commands("quantize", digits, "-o", "q.onnx", *data, "--budget", "10", "--even-if-slower", columns=400)
+    searched, final = (line for line in done.out.splitlines() if "of the worst output over" in line)
+    if samples == 32:
+        assert searched.endswith("the SQNR is that of the worst output over 32 samples.")
+        assert final.endswith("of the worst output over 32 samples.")
+    else:
+        assert searched.endswith("the SQNR is that of the worst output over the first 32 of 40 samples.")
+        assert final.endswith("over all 40 samples; the search compared the first 32.")
+
+
 def test_dynamic_on_random_samples(commands: Commands, digits: Path) -> None:
     done = commands("quantize", digits, "-o", "q.onnx", "--how", "dynamic", "--samples", "2")
     assert done.status == GOOD and "2 random samples stand in for data" in done.out and "ConvInteger" in done.out

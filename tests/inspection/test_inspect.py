@@ -125,6 +125,13 @@ def test_float64_and_the_reference_provider_are_risks() -> None:
     assert kinds(found) == {"float64", "reference-provider"}
 
 
+def test_nodes_that_only_runs_can_compile_are_a_risk() -> None:
+    text = """<ir_version: 9, opset_import: ["": 20]>
+    g (float[n] x, int64[1] s, int64[1] e) => (float[m] y) { t = Exp(x) y = Slice(t, s, e) }"""
+    found = inspect_model(model_of(text))
+    assert kinds(found) == {"compiled-in-runs"} and "Slice" in found.risks[0].what and "y" in found.risks[0].nodes[0]
+
+
 def test_the_report_for_people(root: Path) -> None:
     told = str(inspect_model(root / "demo" / "digits.onnx"))
     assert "image: tensor(uint8) [batch, 8, 8]" in told and "Conv 3" in told and "none found" in told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sardonyx.lower.groups import Loop
 from tests.lower.agree import compare, parse
 
 NEVER_EMPTY = ("attention", "rotary", "reshape of a transpose", "pads of either sign")
@@ -207,3 +208,15 @@ def test_answers_as_the_operators_do(name: str) -> None:
     graph = parse(*CASES[name])
     sizes = [s for s in SIZES if s["n"] or not name.startswith(NEVER_EMPTY)]
     compare(graph, *sizes)
+
+
+@pytest.mark.parametrize(
+    "operator", ["InstanceNormalization(x, one, zero)", "LayerNormalization<axis = 2>(x, ones, zeros)"]
+)
+def test_scales_of_one_and_biases_of_zero_are_not_read(operator: str) -> None:
+    """Exporters write them where groups of channels are normalized as channels."""
+    constants = "one = Constant<value_floats = [1.0, 1.0, 1.0]>() zero = Constant<value_floats = [0.0, 0.0, 0.0]>()"
+    rows = "f = Constant<value_ints = [5]>() ones = ConstantOfShape<value = float {1.0}>(f) zeros = ConstantOfShape(f)"
+    graph = parse(f"{constants} {rows} y = {operator}", "float[n,3,5] x", "float[n,3,5] y")
+    (group,) = compare(graph, {"n": 2})
+    assert isinstance(group, Loop) and len(group.inputs) == 1

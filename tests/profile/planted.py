@@ -96,6 +96,13 @@ def fallback() -> tuple[bytes, Feeds]:
     return built(text, weights), {"x": random_feed(1, 8, 16, 16)}
 
 
+def slices(length: int = 50_000) -> tuple[bytes, list[Feeds]]:
+    """A window that is elsewhere in every run."""
+    text = "net (float[n] x, int64[1] s, int64[1] e) => (float[m] y) { t = Slice(x, s, e) y = Sqrt(t) }"
+    x = np.abs(random_feed(length))
+    return built(text, {}), [{"x": x, "s": np.array([i]), "e": np.array([length - 80 + i])} for i in range(80)]
+
+
 def unfused_norm() -> tuple[bytes, Feeds]:
     """A layer normalization whose variance is the difference of the mean square and the squared mean."""
     text = """net (float[batch, 32, 64] x) => (float[batch, 32, 64] y) {

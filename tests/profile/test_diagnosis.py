@@ -18,6 +18,7 @@ from sardonyx.bench.machine import Usage
 from sardonyx.profile import Diagnosis, Profile, diagnose, diagnosis, read_trace
 from sardonyx.profile.environment import Environment, environment
 from sardonyx.profile.findings import Fix
+from sardonyx.profile.rules import placement
 from sardonyx.providers.cpu.machine import isa
 from tests.profile import planted
 from tests.profile.planted import Feeds
@@ -68,6 +69,28 @@ def test_a_fallback_in_the_middle() -> None:
     finding = only(diagnosed(planted.fallback()), "fallback")
     assert finding.evidence["nodes_on_numpy"] == 1 and finding.evidence["compiled_parts"] == 2
     assert finding.nodes == ("c",) and "DeformConv" in finding.title and "not compiled" in finding.why
+
+
+def test_nodes_on_numpy_inside_a_compiled_part(tmp_path: Path) -> None:
+    model, feeds = planted.slices()
+    profile = traced((model, {}), feeds, tmp_path)
+    numpy_s = sum(n.seconds for n in profile.nodes if n.engine == "reference")
+    nodes = tuple(replace(n, seconds=0.5 * profile.seconds) if n.engine == "reference" else n for n in profile.nodes)
+    finding = only(diagnose(model, profile=replace(profile, nodes=nodes), surroundings=QUIET), "numpy-inside")
+    assert numpy_s > 0 and finding.nodes == ("t",) and "Slice 1" in finding.title
+    assert finding.evidence["nodes_on_numpy"] == 1 and finding.cost == pytest.approx(0.5)
+    nodes = tuple(replace(n, seconds=0.01 * profile.seconds) if n.engine == "reference" else n for n in profile.nodes)
+    quick = diagnose(model, profile=replace(profile, nodes=nodes), surroundings=QUIET)
+    assert not quick.has("numpy-inside")
+
+
+def test_the_reason_for_numpy_inside_a_compiled_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "INSIDE_SHARE", 0.0)
+    text = """net (float[1,1,2,2] x, int64[1,1,2,2] i, int64[4] s) => (float[a,b,c,d] y)
+        { y = MaxUnpool<kernel_shape = [2, 2]>(x, i, s) }"""
+    feeds = {"x": np.ones((1, 1, 2, 2), "f"), "i": np.arange(4).reshape(1, 1, 2, 2), "s": np.array([1, 1, 4, 4])}
+    finding = next(f for f in diagnosed((planted.built(text, {}), feeds)).problems if f.code == "numpy-inside")
+    assert finding.why == "Why: the rank of 'y' is not known." and finding.nodes == ("y",)
 
 
 def test_a_layer_normalization_that_cannot_fuse() -> None:

@@ -95,6 +95,45 @@ def test_a_page_opens_without_errors_and_fits(browser: Browser, digits: Path, wi
     assert browser.script("return performance.getEntriesByType('resource').length") == 0
 
 
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with a table that fits on a desk and not on a phone."""
+    columns = tuple(f"a long heading {i}" for i in range(6))
+    table = Table("Many figures", columns, (tuple(f"figure{i}" for i in range(6)),))
+    graph = drawn("Kernels", "One node.", [GraphNode("add", "Add", family_of("Add"))], [])
+    data = ReportData("m.onnx", "now", (), (), (graph,), (), 1e-3, Machine(1e12, 1e10, 2), (), tables=(table,))
+    path = tmp_path_factory.mktemp("wide") / "report.html"
+    path.write_text(page(data), encoding="utf-8")
+    return path
+
+
+SHADES = """return ['::before', '::after'].map((end) =>
+    getComputedStyle(document.querySelector('#section-tables .scrollable'), end).opacity === '1')"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_tables_that_scroll_sideways_show_it(browser: Browser, wide: Path, scheme: str) -> None:
+    browser.open(wide, width=390, scheme=scheme)
+    browser.until(lambda: browser.script(SHADES) == [False, True])
+    box = browser.find("#section-tables .scroll")
+    assert (box.get_attribute("role"), box.get_attribute("aria-label")) == ("region", "Many figures, scrolls sideways")
+    browser.script("arguments[0].focus({focusVisible: true})", box)
+    assert browser.script("return document.activeElement === arguments[0]", box)
+    browser.press("\ue014")  # the right arrow
+    browser.until(lambda: browser.script("return arguments[0].scrollLeft > 1", box))
+    browser.until(lambda: browser.script(SHADES) == [True, True])
+    browser.script("arguments[0].scrollLeft = arguments[0].scrollWidth", box)
+    browser.until(lambda: browser.script(SHADES) == [True, False])
+
+
+def test_tables_that_fit_show_no_sign_of_scrolling(browser: Browser, wide: Path) -> None:
+    browser.open(wide, width=1280)
+    assert browser.script(SHADES) == [False, False]
+    assert browser.find("#section-tables .scroll").get_attribute("tabindex") is None
+    browser.script("document.querySelector('#section-tables .scroll').style.width = '200px'")
+    browser.until(lambda: browser.script(SHADES) == [False, True])
+
+
 def test_the_switch_changes_the_colours_and_is_remembered(browser: Browser, digits: Path) -> None:
     browser.open(digits, scheme="light")
     for theme, is_dark in (("Light", False), ("Dark", True)):

@@ -91,7 +91,8 @@ def test_a_warm_start_loads_no_more_than_it_needs(model: Path) -> None:
         f"s = sx.InferenceSession({str(model)!r})\n"
         "print(s.run(['z'], {'x': np.ones((2, 8), 'f'), 'i': np.array([1, 2])})[0].shape)\n"
         "heavy = 'onnx', 'llvmlite.binding', 'llvmlite.ir', 'sardonyx.lower', 'logging', 'concurrent.futures'\n"
-        "print([m for m in heavy if m in sys.modules])"
+        "profiling = 'sardonyx.session.trace', 'sardonyx.session.trace_events', 'sardonyx.interpret.profile'\n"
+        "print([m for m in (*heavy, *profiling) if m in sys.modules])"
     )
     told = [subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout for _ in range(2)]
     assert told[0].startswith("(2, 4)\n['onnx'") and told[1] == "(2, 4)\n[]\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sardonyx.bench.engines import Contestant, Unavailable
 from sardonyx.bench.machine import cores
@@ -46,7 +48,7 @@ class Settings(Record):
     """For all rounds."""
     starts: int
     cache: str
-    """The folder in which Sardonyx caches; empty for the first start."""
+    """A folder, empty at first, for the caches of Sardonyx, one of each contestant."""
     warm_s: float
     """The longest that an entry is warmed up."""
     step: Step
@@ -107,10 +109,15 @@ def _one_start(
             settings.step(f"{at}: {contestant.name}")
             own = [e for e in entries if e.contestant.name == contestant.name]
             try:
-                process = stack.enter_context(_process(contestant, settings))
+                cache = _cache_of(contestant, settings)
+                is_cold = not os.listdir(cache) if cache else start == 0
+                process = stack.enter_context(_process(contestant, settings, cache))
                 opened = process.open(contestant, settings.model)
                 for entry in own:
-                    _warm(entry, process, settings, found[entry.name], opened, start)
+                    first_s = _warm(entry, process, settings, found[entry.name], opened)
+                    if entry is own[0]:
+                        began = Start(opened["import_s"], opened["open_s"], first_s, is_cold)
+                        found[entry.name].starts.append(began)
                     ready[entry.name] = entry
             except Unavailable as why:
                 absent[contestant.name] = str(why)
@@ -141,24 +148,33 @@ def _one_start(
                 found[name].peak_mb = max(found[name].peak_mb, peak_mb)
 
 
-def _process(contestant: Contestant, settings: Settings) -> Process:
-    """Only ours are given the cache folder: peers need none to be timed."""
-    threads = contestant.threads or settings.threads
-    return Process(threads, contestant.isa, settings.cache if contestant.is_ours else "")
+def _process(contestant: Contestant, settings: Settings, cache: str) -> Process:
+    return Process(contestant.threads or settings.threads, contestant.isa, cache)
 
 
-def _warm(
-    entry: Entry, process: Process, settings: Settings, found: _Found, opened: Mapping[str, Any], start: int
-) -> None:
+def _cache_of(contestant: Contestant, settings: Settings) -> str:
+    """The folder that a contestant caches in, which no other one has filled; only ours are given one: peers need none
+    to be timed.
+    """
+    if not contestant.is_ours or not settings.cache:
+        return ""
+    folder = os.path.join(settings.cache, quote(contestant.name, safe=""))
+    os.makedirs(folder, 0o700, exist_ok=True)
+    return folder
+
+
+def _warm(entry: Entry, process: Process, settings: Settings, found: _Found, opened: Mapping[str, Any]) -> float:
+    """Run until times are stable; the seconds of the first run."""
     process.ask("feed", feeds=str(settings.feeds[entry.feeds]), key=entry.feeds)
     warm = process.ask("warm", seconds=settings.warm_s, key=entry.feeds)
-    found.starts.append(Start(opened["import_s"], opened["open_s"], warm["first_s"], start == 0))
     found.warm_runs = max(found.warm_runs, warm["runs"])
     found.is_warm &= warm["is_stable"]
     found.run_s = warm["run_s"]
     found.version, found.engine_mb = opened["version"], opened["engine_mb"]
     if entry.contestant.is_ours and not found.nodes:
         found.nodes = process.ask("about")["nodes"]
+    first_s: float = warm["first_s"]
+    return first_s
 
 
 def _runs(turn_s: float, run_s: float) -> int:

@@ -18,9 +18,9 @@ class Start(Record):
     load_s: float
     """Opening the model, with the engine imported."""
     first_s: float
-    """The first run."""
+    """The first run of the process."""
     is_cold: bool
-    """Whether the engine's cache was empty."""
+    """Whether the engine's cache was empty; of an engine without one, whether it is its first start."""
 
 
 class Timing(Record):
@@ -56,6 +56,7 @@ class Timing(Record):
     is_warm: bool
     """False if they still fell when the time for it was over."""
     starts: tuple[Start, ...]
+    """Of its process; empty where another timing's runs came first in the same process."""
     peak_nbytes: int
     """The most memory that the process held."""
     engine_nbytes: int

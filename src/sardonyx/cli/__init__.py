@@ -14,9 +14,11 @@ Results go to stdout; errors, warnings and progress to stderr.
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from collections.abc import Sequence
+
+TYPE_CHECKING = False  # this is imported before Ctrl-C is dealt with, so it imports little
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 GOOD, FAILED, UNUSABLE, DEFECT, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -24,14 +26,29 @@ REQUIRED = ("typer", "rich")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
-    if missing := [name for name in REQUIRED if importlib.util.find_spec(name) is None]:
-        print(f"sardonyx: {' and '.join(missing)} not installed; pip install 'sardonyx[cli]'", file=sys.stderr)
-        return UNUSABLE
+    """Run the command line; returns the exit status. Without ``argv`` the process is this command, and deals with
+    Ctrl-C from now on to its end.
+    """
     try:
-        from sardonyx.cli.running import run
+        if argv is not None:
+            return _run(argv)
+        from sardonyx.cli import interrupts
 
-        return run(sys.argv[1:] if argv is None else argv)
+        interrupts.hold_back()
+        status = _run(sys.argv[1:])
+        interrupts.end_at_once()
+        return status
     except KeyboardInterrupt:  # while commands are imported; later ones come as a status
         print("sardonyx: interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+def _run(argv: Sequence[str]) -> int:
+    from importlib.util import find_spec
+
+    if missing := [name for name in REQUIRED if find_spec(name) is None]:
+        print(f"sardonyx: {' and '.join(missing)} not installed; pip install 'sardonyx[cli]'", file=sys.stderr)
+        return UNUSABLE
+    from sardonyx.cli.running import run
+
+    return run(argv)

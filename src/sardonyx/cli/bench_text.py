@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -83,14 +84,23 @@ def _times(timings: Sequence[Timing], title: str) -> Any:
 
 
 def _starts(timings: Sequence[Timing]) -> Any:
+    has_next = any(len(t.starts) > 1 for t in timings)
     rows = []
     for t in timings:
-        cold = next((start for start in t.starts if start.is_cold), t.starts[0])
-        warm = t.starts[-1]
-        figures = (cold.load_s, cold.first_s, warm.load_s, warm.first_s, warm.import_s)
+        first, last = t.starts[0], t.starts[-1]
+        later = (last.load_s, last.first_s) if len(t.starts) > 1 else (math.nan, math.nan)
+        figures = (first.load_s, first.first_s, *(later if has_next else ()), last.import_s)
         rows.append((t.name, *map(seconds_text, figures), nbytes_text(t.peak_nbytes)))
-    columns = ("", ">load", ">first run", ">next load", ">first run", ">import", ">peak memory")
-    return table(columns, rows, "Starts: the first, with an empty cache, and the last")
+    columns = (
+        "",
+        ">load",
+        ">first run",
+        *((">next load", ">its first run") if has_next else ()),
+        ">import",
+        ">peak memory",
+    )
+    title = "Starts: the first, with an empty cache, and the last" if has_next else "The start, with an empty cache"
+    return table(columns, rows, title)
 
 
 def _many(count: int, noun: str) -> str:

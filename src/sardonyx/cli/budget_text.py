@@ -21,7 +21,7 @@ WIDE, NAME, LABEL = 100, 24, 28
 def print_budget(out: Console, found: Report, all_layers: bool = False) -> None:
     """The statement, the models tried, the layers with their decisions, the remedies."""
     out.print(found.statement)
-    out.print(f"Budget: {found.budget}.")
+    out.print(f"Budget: {found.budget}; {found.basis}.")
     has_loss = any(row.loss is not None for row in found.layers)
     if compared := found.compared:
         out.print()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sardonyx.cli.options import dimensions, shapes
-from sardonyx.errors import SardonyxError
+from sardonyx.errors import RUN, SardonyxError
 
 
 def feeds_of(
@@ -39,10 +39,10 @@ def feeds_of(
 
 @contextmanager
 def sizes_were_assumed(statements: Sequence[str]) -> Iterator[None]:
-    """A model that does not run may not like the sizes that were assumed."""
+    """A model whose run fails may not like the sizes that were assumed."""
     try:
         yield
     except SardonyxError as error:
-        if len(statements) > 1 and error.hint is None:
+        if len(statements) > 1 and error.phase == RUN and error.hint is None:
             error.hint = "sizes were assumed: name them with --dim or --shape"
         raise

@@ -17,7 +17,7 @@ import typer
 from rich.markup import escape
 
 import sardonyx
-from sardonyx.cli import DEFECT, GOOD, INTERRUPTED, UNUSABLE, table
+from sardonyx.cli import DEFECT, GOOD, INTERRUPTED, UNUSABLE, interrupts, table
 from sardonyx.errors import REPORT, EngineError, SardonyxError
 
 NAME = "sardonyx"
@@ -29,9 +29,10 @@ def run(argv: Sequence[str]) -> int:
     """Run a command line; returns the exit status and raises nothing."""
     global _shows_tracebacks
     _shows_tracebacks = False
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal may lack the characters of tables
+    with interrupts.blocked():  # an exception in the middle of it would make a stream unusable
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="replace")  # a terminal may lack the characters of tables
     with warnings.catch_warnings(), _logged():
         warnings.showwarning = _show_warning
         try:

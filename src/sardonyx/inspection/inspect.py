@@ -13,14 +13,16 @@ from sardonyx.bench.inputs import generate_inputs
 from sardonyx.errors import SardonyxError
 from sardonyx.inspection import flops, risks
 from sardonyx.inspection.records import Inspection, Port, Share
+from sardonyx.inspection.risks import Placed
 from sardonyx.ir.graph import Graph, Model, Node, Value
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import TensorType
 from sardonyx.model.load import load, scan
 from sardonyx.normalize.run import normalize
 from sardonyx.optimize.pipelines import optimize
-from sardonyx.partition.assign import Owner, assign
+from sardonyx.partition.assign import assign
 from sardonyx.partition.parts import Bodies
+from sardonyx.providers.cpu import CpuProvider
 from sardonyx.providers.reference import ReferenceProvider
 from sardonyx.session.cpu_options import cpu_providers
 from sardonyx.session.metadata import node_arg
@@ -42,8 +44,8 @@ def inspect_model(
     written = load(scanned)
     constants = list(parameters(written.graph))
     counted, uncounted, statements = _operations(source, dimensions, shapes)
-    owners, unclaimed = _owners(source)
-    found = risks.risks(written, external, owners, unclaimed)
+    placed = _placed(source)
+    found = risks.risks(written, external, placed)
     operators = Counter(f"{n.domain}.{n.op_type}" if n.domain else n.op_type for n in written.graph.all_nodes())
     fed = [v for v in written.graph.inputs if v.const is None]
     return Inspection(
@@ -126,12 +128,17 @@ def _operations(
     return counted, uncounted, given.statements
 
 
-def _owners(source: str | bytes) -> tuple[dict[Node, Owner], list[Node]]:
-    """Who claims which node of the optimized graph, and the nodes that nobody claims."""
+def _placed(source: str | bytes) -> Placed:
+    """Who would run which node of the optimized graph."""
     model = load(source)
     normalize(model)
     optimize(model.graph, "all")
     bodies = Bodies([])
     bodies.providers = [*cpu_providers(SessionOptions()), ReferenceProvider(bodies)]
     owners = assign(model.graph, bodies.providers)
-    return owners, [node for node in model.graph.nodes if node not in owners]
+    waiting: dict[Node, str] = {}
+    for provider in bodies.providers:
+        if isinstance(provider, CpuProvider):
+            found = provider.compiled_in_runs(model.graph)
+            waiting |= {node: why for node, why in found.items() if owners[node].provider is provider}
+    return Placed(owners, [node for node in model.graph.nodes if node not in owners], waiting)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from sardonyx.inspection.records import Risk
 from sardonyx.ir.graph import Model, Node
@@ -15,16 +15,22 @@ OLD_OPSET, NEW_IR = 9, 13
 CONTRIB = ("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc")
 
 
-def risks(
-    model: Model, external: Mapping[str, int | None], owners: Mapping[Node, Owner], unclaimed: list[Node]
-) -> list[Risk]:
-    """``external`` are sizes of external files, None for missing ones; ``owners`` say who would run which node, and
-    ``unclaimed`` are nodes that nobody runs.
-    """
+class Placed(NamedTuple):
+    """Who would run which node of the optimized graph."""
+
+    owners: Mapping[Node, Owner]
+    unclaimed: list[Node]
+    """Nodes that nobody runs."""
+    in_runs: Mapping[Node, str]
+    """Nodes that cannot be compiled before a run, and what only a run tells."""
+
+
+def risks(model: Model, external: Mapping[str, int | None], placed: Placed) -> list[Risk]:
+    """``external`` are sizes of external files, None for missing ones."""
     return [
         *_files(external),
-        *_operators(model, unclaimed),
-        *_placement(owners),
+        *_operators(model, placed.unclaimed),
+        *_placement(placed),
         *_precision(model),
         *_versions(model),
     ]
@@ -57,13 +63,19 @@ def _operators(model: Model, unclaimed: list[Node]) -> Iterator[Risk]:
         )
 
 
-def _placement(owners: Mapping[Node, Owner]) -> Iterator[Risk]:
+def _placement(placed: Placed) -> Iterator[Risk]:
     by_reason: dict[str, list[Node]] = {}
-    for node, owner in owners.items():
+    for node, owner in placed.owners.items():
         if owner.provider.name == "reference":
             by_reason.setdefault(f"{node.op_type}: {owner.reason}", []).append(node)
     for reason, nodes in by_reason.items():
         yield Risk("reference-provider", f"would run on numpy, slowly: {reason}", _labels(nodes))
+    by_reason = {}
+    for node, why in placed.in_runs.items():
+        by_reason.setdefault(f"{node.op_type}: {why}", []).append(node)
+    for reason, nodes in by_reason.items():
+        what = "compiled in runs, anew for each of the first shapes and contents that they bring, else run on numpy"
+        yield Risk("compiled-in-runs", f"{what}: {reason}", _labels(nodes))
 
 
 def _precision(model: Model) -> Iterator[Risk]:

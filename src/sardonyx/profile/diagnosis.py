@@ -25,6 +25,7 @@ Rule = Callable[[Facts], Iterable[Finding]]
 RULES: tuple[Rule, ...] = (
     placement.nothing_compiled,
     placement.fallback,
+    placement.inside,
     placement.missing_provider,
     numbers.doubles,
     numbers.denormals,

@@ -70,6 +70,7 @@ def _build(source: Any, options: BuildOptions, phases: _Phases) -> Engine:
     inputs, outputs = [v for v in graph.inputs if not v.overridable], _outputs(prepared)
     made = Engine(model, inputs, outputs, parts, explanation, phases.seconds, prepared.weights_nbytes, options.limits)
     made.source = scanned
+    made.on_numpy = [getattr(provider, "on_numpy", {}) for provider in options.providers]
     return made
 
 

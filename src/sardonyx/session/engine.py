@@ -60,6 +60,8 @@ class Engine:
     _bounds: Limits | None = None
     as_written: Callable[[], Engine] | None = None
     """Builds the model without the assumption that dimensions of one name are equal."""
+    on_numpy: Sequence[Mapping[str, str]] = ()
+    """What each provider tells of its nodes that numpy runs: why, by name; runs add to it."""
     source: Any = None
     """A source from which the same model can be built again, whatever its path names by then."""
 
@@ -167,7 +169,7 @@ class Engine:
         return executable.memory([tuple(shapes[name]) for name in self.names])
 
     def explain(self) -> Explanation:
-        return self._explanation
+        return self._explanation.told({name: why for each in self.on_numpy for name, why in each.items()})
 
     @property
     def metadata(self) -> ModelMetadata:
@@ -216,7 +218,7 @@ def _owned(value: Any, seen: set[int]) -> Any:
         seen.add(id(root))
         return value
     if isinstance(value, list):
-        return [_owned(item, seen) for item in value]
+        return [dict(item) if type(item) is dict else _owned(item, seen) for item in value]
     if isinstance(value, dict):
         return dict(value)
     return value

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sardonyx.ir.graph import Graph, Node
@@ -22,6 +23,13 @@ class Placement(Record):
     reason: str
     origin: tuple[str, ...]
     """Names of the nodes of the model file that it replaces."""
+    on_numpy: str = ""
+    """Why numpy runs it inside a provider that compiles; empty if it is compiled, or so far was whenever it ran."""
+
+    @property
+    def why_not_compiled(self) -> str | None:
+        """Why numpy runs it; None if it is compiled."""
+        return self.on_numpy or (self.reason if self.provider == "reference" else None)
 
 
 class Explanation(Record):
@@ -45,6 +53,16 @@ class Explanation(Record):
                     rows.append(_row(n, inner.provider.name, f"in a body of {node.label}; {inner.reason}"))
         return cls(tuple(rows), report, phases)
 
+    def told(self, on_numpy: Mapping[str, str]) -> Explanation:
+        """The same with nodes, by name, that numpy runs inside a provider that compiles, and why."""
+        if not on_numpy:
+            return self
+        rows = (
+            replace(p, on_numpy=on_numpy[p.node]) if p.provider != "reference" and p.node in on_numpy else p
+            for p in self.placements
+        )
+        return replace(self, placements=tuple(rows))
+
     def by_node(self, graph: Graph) -> list[tuple[Node, Placement]]:
         """The explained graph's nodes, without those of bodies, each with its row."""
         rows = iter(self.placements)
@@ -67,9 +85,11 @@ class Explanation(Record):
         for provider, ops in self.counts().items():
             listed = ", ".join(f"{op} {n}" for op, n in sorted(ops.items(), key=lambda kv: (-kv[1], kv[0])))
             lines.append(f"  {provider}: {sum(ops.values())} ({listed})")
+        if inside := [p for p in self.placements if p.on_numpy]:
+            lines.append(f"  of those on numpy all the same: {len(inside)} (see placement)")
         lines.append("placement")
         wide = max((len(p.node) for p in self.placements), default=0)
-        lines += [f"  {p.node:<{min(wide, 48)}}  {p.op_type:<22} {p.provider:<10} {p.reason}" for p in self.placements]
+        lines += [f"  {p.node:<{min(wide, 48)}}  {p.op_type:<22} {p.provider:<10} {_why(p)}" for p in self.placements]
         if self.report.rewrites:
             lines.append("rewrites")
             lines += [f"  {r}" for r in self.report.rewrites]
@@ -125,6 +145,11 @@ def _rows(compiled: Iterable[tuple[Any, Any]]) -> Iterator[list[StepRow]]:
             yield executable.rows()
         else:
             yield from _rows(getattr(executable, "compiled", ()))
+
+
+def _why(placement: Placement) -> str:
+    on_numpy = f"; on numpy all the same: {placement.on_numpy}" if placement.on_numpy else ""
+    return f"{placement.reason}{on_numpy}"
 
 
 def _row(node: Node, provider: str, reason: str) -> Placement:

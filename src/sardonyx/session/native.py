@@ -7,16 +7,16 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sardonyx.errors import Fail, InvalidArgument, NotImplemented, Reporting, SardonyxError
+from sardonyx.errors import RUN, Fail, InvalidArgument, NotImplemented, Reporting, SardonyxError
 from sardonyx.ir.sparse import SparseTensor as Coordinates
 from sardonyx.partition import registry
 from sardonyx.partition.provider import RunContext
 from sardonyx.partition.registry import CPU
-from sardonyx.session import compiled_cache, config_keys, environment, feeds, log, trace_events, untrusted
+from sardonyx.session import compiled_cache, config_keys, environment, feeds, log, untrusted
 from sardonyx.session.cpu_options import cpu_providers, split_names
 from sardonyx.session.devices import NativeDevice, OrtEpDevice, OrtMemoryInfo, cpu_memory
 from sardonyx.session.engine import BuildOptions, Engine
@@ -27,8 +27,10 @@ from sardonyx.session.native_values import NativeValue, NativeValueVector
 from sardonyx.session.options import Delegate, RunOptions, SessionOptions, check_severity
 from sardonyx.session.saving import saved
 from sardonyx.session.sparse import NativeSparseTensor, SparseTensor
-from sardonyx.session.trace import SESSION, Trace
 from sardonyx.session.workers import submit
+
+if TYPE_CHECKING:
+    from sardonyx.session.trace import Trace
 
 LEVELS = {0: "disabled", 1: "basic", 2: "extended", 3: "layout", 99: "all"}
 MAX_DEVICES = 8
@@ -42,7 +44,7 @@ CPU_FORBIDDEN = (
     "but fallback to CPU EP has been explicitly disabled by the user."
 )
 
-_RUN = Reporting("the run", outermost=True)
+_RUN = Reporting(RUN, outermost=True)
 
 
 class NativeSession:
@@ -82,6 +84,8 @@ class NativeSession:
         if self._read_config and untrusted.limits_of(options) is None:
             self._take_config_from_model()
         if options.enable_profiling:
+            from sardonyx.session.trace import Trace  # a start that is not profiled does without
+
             self._trace = Trace(options.profile_file_prefix, options.precision)
         asked = dict(zip(providers, provider_options, strict=True)) or dict(options._providers)
         self._choose(asked)
@@ -160,8 +164,8 @@ class NativeSession:
             raise Fail(CPU_FORBIDDEN)
         if self._trace is not None:
             loaded = start + int(engine.phases.get("load", 0) * 1e9)
-            self._trace.add(SESSION, self._from, start, loaded)
-            self._trace.add(SESSION, "session_initialization", loaded, time.perf_counter_ns(), self._settings(asked))
+            self._trace.session(self._from, start, loaded)
+            self._trace.session("session_initialization", loaded, time.perf_counter_ns(), self._settings(asked))
         for name, seconds in engine.phases.items():
             self._log(log.VERBOSE, f"{name}: {seconds * 1e3:.1f} ms")
         self._log(log.INFO, "Session successfully initialized.")
@@ -434,8 +438,7 @@ class NativeSession:
         start = time.perf_counter_ns()
         results = self._run(prepared, wanted, context)
         end = time.perf_counter_ns()
-        trace.add(SESSION, "SequentialExecutor::Execute", start, end)
-        trace.add(SESSION, "model_run", start, end, trace_events.run_args(prepared, results))
+        trace.run(start, end, prepared, results)
         return results
 
     def run_async(

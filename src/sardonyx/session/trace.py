@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -60,6 +60,15 @@ class Trace:
         """One finished event; times are of ``time.perf_counter_ns``."""
         duration = max(0, end_ns - start_ns)
         self._keep(_Finished(category, name, threading.get_native_id(), start_ns, duration, args or {}), 1)
+
+    def session(self, name: str, start_ns: int, end_ns: int, args: dict[str, Any] | None = None) -> None:
+        """What the session did, all parts of it together."""
+        self.add(SESSION, name, start_ns, end_ns, args)
+
+    def run(self, start_ns: int, end_ns: int, feeds: Mapping[str, Any], results: Sequence[Any]) -> None:
+        """A run of the session."""
+        self.session("SequentialExecutor::Execute", start_ns, end_ns)
+        self.session("model_run", start_ns, end_ns, trace_events.run_args(feeds, results))
 
     def node(self, node: Node, start_ns: int, end_ns: int, inputs: Any, outputs: Any) -> None:
         """The run of a node on numpy."""

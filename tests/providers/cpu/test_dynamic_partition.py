@@ -64,6 +64,31 @@ def test_operands_that_never_repeat_end_on_numpy() -> None:
         np.testing.assert_array_equal(got, x[i : i + 5])
 
 
+def numpy_inside(made: ort.InferenceSession) -> dict[str, str]:
+    return {p.node: p.on_numpy for p in made.explain().placements if p.on_numpy}
+
+
+def test_explain_tells_what_ends_on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deferred, "MAX_SPECIALIZATIONS", 2)
+    made = session("t = Exp(x) y = Slice(t, s, e)", "float[n] x, int64[1] s, int64[1] e", "float[m] y")
+    for i in range(2):
+        made.run(None, {"x": reals(9), "s": np.array([i]), "e": np.array([i + 5])})
+        assert numpy_inside(made) == {} and "on numpy" not in str(made.explain())
+    made.run(None, {"x": reals(9), "s": np.array([3]), "e": np.array([7])})
+    told = numpy_inside(made)
+    assert list(told) == ["y"] and "different shapes, or contents of operands" in told["y"]
+    assert f"on numpy all the same: {told['y']}" in str(made.explain())
+    (row,) = (p for p in made.explain().placements if p.node == "y")
+    assert (row.provider, row.why_not_compiled) == ("cpu", told["y"])
+
+
+def test_explain_tells_what_no_run_can_compile() -> None:
+    made = session("y = MaxUnpool<kernel_shape = [2, 2]>(x, i, s)", "float[1,1,2,2] x, int64[1,1,2,2] i, int64[4] s",
+                   "float[a,b,c,d] y")  # fmt: skip
+    made.run(None, {"x": reals(1, 1, 2, 2), "i": np.arange(4).reshape(1, 1, 2, 2), "s": np.array([1, 1, 4, 4])})
+    assert numpy_inside(made) == {"y": "the rank of 'y' is not known"}
+
+
 def test_results_of_data_dependent_size_are_compiled() -> None:
     made = session(
         "z = Constant<value_float = 0.5>() m = Greater(x, z) n = NonZero(m) t = Transpose(n) g = GatherND(x, t)"
@@ -176,3 +201,19 @@ def test_a_body_with_sizes_unknown_before_the_run_runs_on_numpy() -> None:
         z, r = made.run(None, {"x": x, "c": c, "y": y})
         np.testing.assert_allclose(z, c + y.sum(0), rtol=1e-5)
         np.testing.assert_allclose(r, y * y, rtol=1e-6)
+
+
+def test_a_small_body_is_compiled_if_it_has_a_product() -> None:
+    """Branches of different shapes, which the data select: Python calls the one that is taken."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 24]>
+        g (float[n,4] x, float[4,4] w, bool p) => (float[a,b] y) {
+          y = If(p) <then_branch = t () => (float[c,d] u) { u = MatMul(x, w) },
+                     else_branch = f () => (float[e,h] v) { v = Concat<axis = 1>(x, x) }> }"""
+    )
+    made = ort.InferenceSession(model.SerializeToString())
+    assert made.explain().counts() == {"cpu": {"MatMul": 1}, "reference": {"If": 1, "Concat": 1}}
+    x, w = reals(3, 4), reals(4, 4)
+    for p in (True, False):
+        (y,) = made.run(None, {"x": x, "w": w, "p": np.array(p)})
+        np.testing.assert_allclose(y, x @ w if p else np.concatenate([x, x], 1), rtol=1e-5, atol=1e-6)

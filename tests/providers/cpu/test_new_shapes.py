@@ -188,6 +188,15 @@ def test_sizes_that_the_shape_program_cannot_represent(caplog: pytest.LogCapture
         caplog.clear()
 
 
+def test_explain_tells_of_shapes_that_numpy_runs_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executable, "MAX_SPECIALIZATIONS", 1)
+    made = sardonyx.InferenceSession(onnx.parser.parse_model(FLATTENED).SerializeToString())
+    for columns, is_told in ((1 << 31, False), (1 << 31 | 1, True)):
+        made.run(None, {"x": np.empty((0, 1 << 31, columns), np.int8)})
+        told = [p.on_numpy for p in made.explain().placements]
+        assert any("runs bring shapes that are not compiled for: a size has more" in why for why in told) is is_told
+
+
 def test_shapes_that_numpy_has_run_are_compiled_for_the_next_run() -> None:
     """A pad may crop more than an axis has; the rest is cropped from the other pad. Only single shapes are compiled."""
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[n, 4] x, float[m] a, float[k] b) => (float[j, 4] y)

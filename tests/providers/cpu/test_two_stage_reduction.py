@@ -159,11 +159,15 @@ def grouped(x: Array, groups: int) -> tuple[Array, int]:
 @pytest.mark.parametrize(
     ("shape", "groups"), [((1, 12, 5, 7), 3), ((2, 64, 30, 31), 32), ((1, 24, 201, 203), 3), ((2, 10, 9), 5)]
 )
-def test_group_normalization_of_nhwc_images(shape: tuple[int, ...], groups: int, machine: str | None) -> None:
-    """A row's elements are in short runs between those of other rows: vectors lie across rows and runs."""
+@pytest.mark.parametrize("of", ["channel", "group"])
+def test_group_normalization_of_nhwc_images(shape: tuple[int, ...], groups: int, of: str, machine: str | None) -> None:
+    """A row's elements are in short runs between those of other rows: vectors lie across rows and runs. Scale and bias
+    are one ``of`` each.
+    """
     chip = isa.named(machine)
     x, reduced = grouped(by_pixel(floats(*shape) + 3), groups)
-    affine = floats(2, shape[1]).reshape(2, 1, *x.shape[1:3], *(1 for _ in shape[2:]))
+    each = x.shape[1:3] if of == "channel" else (groups, 1)
+    affine = floats(2, *each).reshape(2, 1, *each, *(1 for _ in shape[2:]))
     memory = Memory()
     views = tuple(memory.input(np.broadcast_to(a, x.shape)) for a in (x, *affine))
     order = (0, *range(3, x.ndim), 1, 2)
@@ -171,6 +175,8 @@ def test_group_normalization_of_nhwc_images(shape: tuple[int, ...], groups: int,
     group = Loop((), x.shape, reduced, views, layer_norm(), (out,))
     made = loop.steps(group, Analysis(Target(chip)))
     assert len(made) > 3 and not made[-1].variant
+    extents = [made[-1].args[name] for name in made[-1].args if name.startswith("n") and name[1:].isdigit()]
+    assert extents[-1] == shape[1], "the last loop follows memory: its last axis is that of channels"
     axes, y = tuple(range(2, x.ndim)), x.astype(np.float64)
     want = (y - y.mean(axes, keepdims=True)) / np.sqrt(y.var(axes, keepdims=True) + 1e-5) * affine[0] + affine[1]
     memory.run(made, isa=chip, checked=True)

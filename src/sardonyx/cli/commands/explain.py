@@ -72,7 +72,7 @@ def _print(found: Explanation, out: Console, is_all: bool) -> None:
         return
     out.print(f"{len(found.placements)} nodes after optimization")
     out.print(placements(found.counts(), out.width))
-    slow = [(p.node, p.op_type, p.reason) for p in found.placements if p.provider == "reference"]
+    slow = [(p.node, p.op_type, why) for p in found.placements if (why := p.why_not_compiled) is not None]
     if slow:
         out.print()
         out.print(table(("on numpy", "operator", "why"), slow, title="Nodes that are not compiled"))

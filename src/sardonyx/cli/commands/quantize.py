@@ -288,7 +288,7 @@ def command(
         if compared is not None:
             if given.statements or found is not None:
                 out.print()
-            _print(out, output, compared)
+            _print(out, output, compared, found)
 
     show(facts, text, as_json)
     return GOOD if is_quantized else FAILED
@@ -425,7 +425,7 @@ def _type(kind: Type) -> Any:
     return QuantType[TYPES[kind]]
 
 
-def _print(out: Console, output: Path, found: Outcome) -> None:
+def _print(out: Console, output: Path, found: Outcome, search: Report | None) -> None:
     out.print(f"{output}: {nbytes_text(found.nbytes[1])}", soft_wrap=True)
     rows: list[Sequence[str]] = [
         ("size", *map(nbytes_text, found.nbytes), f"{found.nbytes[1] / found.nbytes[0]:.2f} of it"),
@@ -436,7 +436,11 @@ def _print(out: Console, output: Path, found: Outcome) -> None:
         rows.append(("right answers", f"{before:.2%}", f"{after:.2%}", f"{100 * (after - before):+.2f} points"))
     out.print(table(("", ">float", ">quantized", ""), rows))
     noise = f"SQNR {decibels(found.sqnr_db)} dB, cosine {found.cosine:.5f}, of the worst output over"
-    out.print(f"{noise} {found.samples} samples.")
+    searched = found.samples if search is None else search.samples[0]
+    if searched == found.samples:
+        out.print(f"{noise} {found.samples} samples.")
+    else:
+        out.print(f"{noise} all {found.samples} samples; the search compared the first {searched}.")
     if not found.is_finite:
         out.print("Outputs are NOT FINITE where the float model's are.")
     if not found.is_faster:

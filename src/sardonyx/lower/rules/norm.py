@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sardonyx.dtypes import DType
 from sardonyx.ir.graph import Node, Value
-from sardonyx.ir.scalar import Emitter, Expr
+from sardonyx.ir.scalar import Emitter, Expr, trace
 from sardonyx.lower import views
 from sardonyx.lower.expression_builder import ExpressionBuilder, Handle, work_type
 from sardonyx.lower.groups import View
@@ -18,9 +18,26 @@ def _reciprocal_root(e: Emitter, x: Expr, *, epsilon: float) -> Expr:
     return 1 / e.sqrt(x + epsilon)
 
 
-def _scaled(e: Emitter, x: Expr, inverse: Expr, scale: Expr, bias: Expr | None = None) -> Expr:
-    y = x * inverse * scale
+def _scaled(e: Emitter, x: Expr, inverse: Expr, scale: Expr | None, bias: Expr | None) -> Expr:
+    y = x * inverse if scale is None else x * inverse * scale
     return y if bias is None else y + bias
+
+
+def _is_everywhere(view: View, number: int) -> bool:
+    """Whether a view is of a constant all of whose elements are ``number``."""
+    tensor = view.storage.tensor
+    return tensor is not None and view.storage.stream is None and bool((tensor.numpy() == number).all())
+
+
+def _affine(rows: Rows, x: Handle, inverse: Handle, scale: View, bias: View | None, dtype: DType) -> Handle:
+    """x * inverse * scale + bias, without a constant scale of ones or bias of zeros.
+
+    Where groups of channels are normalized as if they were channels, such a constant has other axes than the image, and
+    a loop that reads it cannot follow the image's memory.
+    """
+    given = (None if _is_everywhere(scale, 1) else scale, None if bias is None or _is_everywhere(bias, 0) else bias)
+    program = trace(_scaled, (True, True, *(v is not None for v in given)))
+    return rows.body.apply(program, x, inverse, *(rows.operand(v) for v in given if v is not None), dtype=dtype)
 
 
 def _standardize(
@@ -40,8 +57,8 @@ def layer_normalization(low: Lowering, node: Node) -> None:
     body, work = rows.body, work_type(x.dtype)
     out = low.make(node.outputs[0])
     centered, average, inverse, _ = _standardize(body, body.operand(rows.x), work, node.attrs.get("epsilon", 1e-5))
-    affine = [rows.operand(low.view(v)) for v in node.inputs[1:3] if v is not None]
-    y = apply(body, _scaled, centered, inverse, *affine, dtype=out.dtype)
+    bias = node.input(2)
+    y = _affine(rows, centered, inverse, low.view(low.input(1)), None if bias is None else low.view(bias), out.dtype)
     stores = [(y, rows.full(out))]
     for value, handle in zip(node.outputs[1:], (average, inverse), strict=False):
         if not value.is_dead:
@@ -57,7 +74,7 @@ def rms_normalization(low: Lowering, node: Node) -> None:
     out, value = low.make(node.output), body.operand(rows.x)
     squares = mean(body, apply(body, square, value, dtype=work), work)
     inverse = apply(body, _reciprocal_root, squares, dtype=work, epsilon=node.attrs.get("epsilon", 1e-5))
-    y = apply(body, _scaled, value, inverse, rows.operand(low.view(low.input(1))), dtype=out.dtype)
+    y = _affine(rows, value, inverse, low.view(low.input(1)), None, out.dtype)
     rows.store((y, rows.full(out)))
 
 
@@ -92,8 +109,7 @@ def _affine_rows(low: Lowering, node: Node, x: View, out: View, scale: View, bia
     rows, work = Rows(low, x, range(lead, len(x.shape))), work_type(x.dtype)
     value = rows.body.operand(rows.x)
     centered, _, inverse, _ = _standardize(rows.body, value, work, node.attrs.get("epsilon", 1e-5))
-    args = (centered, inverse, rows.operand(scale), rows.operand(bias))
-    rows.store((apply(rows.body, _scaled, *args, dtype=out.dtype), rows.full(out)))
+    rows.store((_affine(rows, centered, inverse, scale, bias, out.dtype), rows.full(out)))
 
 
 def _per_channel(low: Lowering, value: Value, x: View) -> View:
@@ -146,9 +162,9 @@ def _batch_statistics(low: Lowering, node: Node) -> None:
     centered, average, inverse, variance = _standardize(
         body, body.operand(rows.x), work, node.attrs.get("epsilon", 1e-5)
     )
-    scale, bias, *before = (rows.operand(v) for v in given)
-    stores = [(apply(body, _scaled, centered, inverse, scale, bias, dtype=out.dtype), rows.full(out))]
-    for value, old, now in zip(node.outputs[1:], before, (average, variance), strict=False):
+    scale, bias, *before = given
+    stores = [(_affine(rows, centered, inverse, scale, bias, out.dtype), rows.full(out))]
+    for value, old, now in zip(node.outputs[1:], map(rows.operand, before), (average, variance), strict=False):
         if not value.is_dead:
             moved = apply(body, _running, old, now, dtype=low.dtype(value), momentum=node.attrs.get("momentum", 0.9))
             stores.append((moved, rows.row(low.make(value), keepdims=False)))

@@ -13,6 +13,9 @@ from sardonyx.profile.findings import OPPORTUNITY, Finding, Fix
 MAPS = frozenset(("ZipMap",))
 """Operators whose results are no tensors, so that Python makes them whatever runs the model."""
 MAPS_SHARE = 0.25
+INSIDE_SHARE = 0.05
+"""Of a run; below, it does not matter what runs them."""
+UNTOLD = "what the runs brought is not compiled for"
 
 
 def fallback(facts: Facts) -> Iterator[Finding]:
@@ -40,6 +43,34 @@ def fallback(facts: Facts) -> Iterator[Finding]:
         ),
         tuple(sorted(names)),
         cost=facts.share(seconds),
+    )
+
+
+def inside(facts: Facts) -> Iterator[Finding]:
+    """Nodes of a provider that compiles, which numpy ran all the same."""
+    owned = {p.node: p for p in facts.explanation.placements if p.provider != "reference"}
+    seconds: dict[str, float] = {}
+    for use in facts.profile.nodes:
+        if use.engine == "reference" and use.name in owned:
+            seconds[use.name] = seconds.get(use.name, 0.0) + use.seconds
+    total = sum(seconds.values())
+    if facts.share(total) < INSIDE_SHARE:
+        return
+    slowest = sorted(seconds, key=lambda name: -seconds[name])
+    kinds = Counter(owned[name].op_type for name in slowest)
+    listed = ", ".join(f"{op} {n}" for op, n in kinds.most_common(4))
+    why = next((owned[name].on_numpy for name in slowest if owned[name].on_numpy), UNTOLD)
+    yield Finding(
+        "numpy-inside",
+        f"{len(seconds)} of {len(owned)} nodes run on numpy inside compiled parts ({listed})",
+        {"nodes_on_numpy": len(seconds), "seconds_a_run": total, "share_of_a_run": facts.share(total)},
+        f"Why: {why}.",
+        Fix(
+            "give operands that decide shapes or axes few different values, or constants when the model is exported; "
+            "pad inputs to few different shapes"
+        ),
+        tuple(slowest),
+        cost=facts.share(total),
     )
 
 

@@ -104,7 +104,7 @@ def _compiled(
                 part, table, constants, lowered.views, provider.settings, provider.threads, provider.max_memory,
                 None if has_states else partial(compile_part, part, provider, by_shape), otherwise, provider.arenas,
                 partial(by_shape, part, provider) if has_names and not has_states else None, lowered.is_guarded,
-                provider.said, tier_up if baseline else None,
+                provider.said, tier_up if baseline else None, provider.on_numpy,
             )  # fmt: skip
         except Unrepresentable as first:
             unrepresentable |= {first.identity, *_unrepresentable(_packed(steps), kept)}

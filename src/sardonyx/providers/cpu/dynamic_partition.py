@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ from sardonyx.partition.parts import Parts, chain_of
 from sardonyx.partition.provider import Executable, Part, RunContext
 from sardonyx.plan.sizes import Unplannable
 from sardonyx.providers.cpu.compile import compile_part
-from sardonyx.providers.cpu.runtime.deferred import DeferredExecutable, KeyInputs
+from sardonyx.providers.cpu.runtime.deferred import TOO_MANY, DeferredExecutable, KeyInputs
 from sardonyx.providers.reference import ReferenceProvider
 
 if TYPE_CHECKING:
@@ -90,7 +90,13 @@ def _compiled(section: Part, provider: CpuProvider, facts: GraphFacts) -> Execut
         if not all(_is_counted(shape) for shape in shapes):
             return specialized_by_shape(section, provider)
         logging.getLogger("sardonyx").info("%s and what follows it run on numpy: %s", section.nodes[0].label, why)
+        _note(section.nodes, str(why), provider)
         return ReferenceProvider().compile(section)
+
+
+def _note(nodes: Iterable[Node], why: str, provider: CpuProvider) -> None:
+    """Have the provider tell that numpy runs its nodes."""
+    provider.on_numpy.update((node.name or node.outputs[0].name, why) for node in nodes)
 
 
 def _tells_more(section: Part, shapes: Sequence[tuple[Any, ...] | None]) -> bool:
@@ -129,8 +135,9 @@ def _awaiting(part: Part, provider: CpuProvider, shapes: Sequence[tuple[Any, ...
         MAX_CONTENT,
     )
     otherwise = partial(Program, part.nodes, part.inputs, part.outputs, bind)
+    note = partial(_note, part.nodes, TOO_MANY, provider)
     return DeferredExecutable(
-        _name(part, shapes), reads, DeferredCompiler(part, provider, shapes, reads).compiled, otherwise
+        _name(part, shapes), reads, DeferredCompiler(part, provider, shapes, reads).compiled, otherwise, note
     )
 
 
@@ -156,7 +163,11 @@ class DeferredCompiler:
             if isinstance(why, DeferredRefusal) and all(v is None or v.producer is None for v in node.inputs):
                 logging.getLogger("sardonyx").info("%s runs on numpy: %s", node.label, why)
                 owners[node] = Owner(reference, f"cpu: {why}")
-        return Parts(graph, owners, reference)
+        made = Parts(graph, owners, reference)
+        for node in (node for part, _ in made.compiled for node in part.nodes):
+            if owners[node].provider is reference:
+                _note([node], owners[node].reason.removeprefix("cpu: "), self._provider)
+        return made
 
     def _graph(self, args: Sequence[Any]) -> Graph:
         """A copy of the part's nodes as a graph, with the shapes and contents that ``args`` have."""

@@ -69,6 +69,8 @@ class CpuProvider:
         """Where kernels are kept, also those that are compiled later."""
         self.said: set[str] = set()
         """Warnings that executables have logged."""
+        self.on_numpy: dict[str, str] = {}
+        """Nodes, by name, that this provider owns and runs on numpy, and why; runs add to them."""
         self.seconds: dict[str, float] = {}
         """What the phases of compilation took, all parts together."""
         self._arenas: weakref.ref[Arenas] | None = None
@@ -109,6 +111,13 @@ class CpuProvider:
         from sardonyx.providers.cpu.runtime.bounds import unbounded
 
         return {node: why or unbounded(node) for node, why in claims.items()}
+
+    def compiled_in_runs(self, graph: Graph) -> dict[Node, str]:
+        """Nodes that it claims and cannot compile before a run, and what only a run tells."""
+        from sardonyx.lower.claims import DeferredRefusal, refusals
+
+        reasons = refusals(graph, self.facts(graph))
+        return {node: str(why) for node, why in reasons.items() if isinstance(why, DeferredRefusal)}
 
     def facts(self, graph: Graph) -> GraphFacts:
         """Shapes and small contents of all values, analyzed once for a graph and its bodies."""

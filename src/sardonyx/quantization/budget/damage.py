@@ -100,6 +100,11 @@ class Judge:
             )
         self.floats = Score(metric=value)
 
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many samples outputs are compared on, the first ones, and how many there are."""
+        return len(self._first), len(self._samples)
+
     def __call__(self, model: Any) -> Score:
         """Run a model (a path) on all samples that are needed."""
         outputs, value = self._outputs(open_session(model))

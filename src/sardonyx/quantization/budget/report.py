@@ -79,6 +79,15 @@ class Report:
     chosen: Trial | None = None
     statement: str = ""
     notes: list[str] = field(default_factory=list)
+    samples: tuple[int, int] = (0, 0)
+    """How many samples SQNR and cosine are of, the first ones, and how many there are."""
+
+    @property
+    def basis(self) -> str:
+        """What SQNRs are of."""
+        first, total = self.samples
+        counted = f"the first {first} of {total}" if first < total else total
+        return f"the SQNR is that of the worst output over {counted} samples"
 
     @property
     def met(self) -> bool:
@@ -105,6 +114,7 @@ class Report:
             "statement": self.statement,
             "budget": self.budget,
             "output": self.output,
+            "samples": list(self.samples),
             "float": asdict(self.float_trial),
             "chosen": None if self.chosen is None else asdict(self.chosen),
             "layers": [asdict(row) for row in self.layers],
@@ -116,7 +126,7 @@ class Report:
         return json.dumps(_finite(content), indent=2)
 
     def __str__(self) -> str:
-        lines = [self.statement, f"budget: {self.budget}"]
+        lines = [self.statement, f"budget: {self.budget}; {self.basis}"]
         if self.layers:
             head: tuple[str, ...] = ("layer", "operator", "SQNR dB", "cosine", "loss", "gain ms", "", "reason")
             rows: list[tuple[str, ...]] = [

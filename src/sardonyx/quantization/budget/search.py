@@ -116,7 +116,7 @@ class _Search:
         self._tried: dict[str, tuple[Source, frozenset[Layer]]] = {}
         """What was quantized, and which layers were kept in float, by the label of the trial."""
         trial = self._trial("float", self._floats, floats, 0)
-        self._report = Report(str(goal), output, trial, self._floats)
+        self._report = Report(str(goal), output, trial, self._floats, samples=judge.counts)
 
     def run(self) -> Report:
         report, _goal = self._report, self._goal

@@ -67,6 +67,26 @@ function percent(share) {
   return `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
 }
 
+// A box that scrolls sideways where its contents are too wide for it. Then shadows at its edges say where there is more,
+// and it can have the focus, for the arrow keys.
+function scrollable(label, ...children) {
+  const box = element("div", { class: "scroll" }, children);
+  const holder = element("div", { class: "scrollable" }, box);
+  const mark = () => {
+    const hidden = box.scrollWidth - box.clientWidth;
+    holder.classList.toggle("more-before", hidden > 1 && box.scrollLeft > 1);
+    holder.classList.toggle("more-after", hidden > 1 && box.scrollLeft < hidden - 1);
+    for (const [name, value] of [["tabindex", "0"], ["role", "region"], ["aria-label", `${label}, scrolls sideways`]]) {
+      if (hidden > 1) box.setAttribute(name, value);
+      else box.removeAttribute(name);
+    }
+  };
+  box.addEventListener("scroll", mark, { passive: true });
+  new ResizeObserver(mark).observe(box);
+  new MutationObserver(mark).observe(box, { childList: true });
+  return holder;
+}
+
 const tip = document.getElementById("tip");
 
 function showTip(text, x, y) {

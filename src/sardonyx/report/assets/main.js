@@ -31,9 +31,9 @@ if (data.measurements.length) section("benchmark", "Benchmark", measurementsSect
 if (data.tables.length) section("tables", "Accuracy and quantization", data.tables.flatMap(sortedTable), true);
 if (data.rewrites.length || data.declined.length) {
   section("rewrites", "Optimizer", [
-    data.rewrites.length ? element("div", { class: "scroll" }, simpleTable(["pass", "rewrites"], data.rewrites, [1])) : null,
+    data.rewrites.length ? scrollable("Rewrites", simpleTable(["pass", "rewrites"], data.rewrites, [1])) : null,
     data.declined.length ? element("details", {}, element("summary", {}, `${plural(data.declined.length, "place")} where a pass declined`),
-      element("div", { class: "scroll" }, simpleTable(["pass", "node", "why"], data.declined))) : null,
+      scrollable("Places where a pass declined", simpleTable(["pass", "node", "why"], data.declined))) : null,
   ], true);
 }
 section("environment", "Environment", factList(data.environment));

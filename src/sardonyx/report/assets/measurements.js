@@ -19,7 +19,7 @@ function measurementsSection(data) {
   ].filter(([, , name]) => !name || has(name));
   return [
     data.verdict ? element("p", {}, data.verdict) : null, ...figures.flat(),
-    element("div", { class: "scroll" }, simpleTable(columns.map(([name]) => name),
+    scrollable("Times", simpleTable(columns.map(([name]) => name),
       data.measurements.map((m) => columns.map(([, value]) => value(m))), columns.map((_, i) => i).filter((i) => !["engine", "setting"].includes(columns[i][0])))),
     element("p", { class: "muted" }, "Dots are medians, lines their confidence intervals. Less is better."),
   ];

@@ -14,7 +14,7 @@ function memorySection(data) {
       element("dl", { class: "facts" }, facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, bytes(value))))),
       map.allocations.length ? element("figure", {}, holder, element("figcaption", {},
         "Across: the steps of a run. Up: offsets in the arena. A block is one value's memory while it is needed; the line is what is alive.")) : null,
-      map.allocations.length ? element("details", {}, element("summary", {}, "The largest blocks"), element("div", { class: "scroll" },
+      map.allocations.length ? element("details", {}, element("summary", {}, "The largest blocks"), scrollable("The largest blocks",
         simpleTable(["value", "size", "offset", "written by", "last read by"], largest.map((block) =>
           [block.name, bytes(block.nbytes), bytes(block.offset), stepName(map, block.first), stepName(map, block.last)]), [1, 2]))) : null,
     ];

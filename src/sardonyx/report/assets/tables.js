@@ -12,7 +12,8 @@ function simpleTable(columns, rows, numbers) {
 
 function sortedTable(table) {
   const numbers = table.columns.map((_, i) => i).filter((i) => table.rows.some((row) => typeof row[i] === "number"));
-  const holder = element("div", { class: "scroll" });
+  const holder = scrollable(table.title);
+  const box = holder.firstChild;
   let [column, isUp] = [null, true];
   let isAll = false;
   const more = element("button", { type: "button", class: "screen", onclick: () => { isAll = !isAll; draw(); } });
@@ -34,10 +35,10 @@ function sortedTable(table) {
     made.querySelectorAll("th").forEach((head, i) => {
       head.setAttribute("aria-sort", i === column ? (isUp ? "ascending" : "descending") : "none");
       head.replaceChildren(element("button", {
-        type: "button", onclick: () => { isUp = column === i ? !isUp : true; column = i; draw(); holder.querySelectorAll("th button")[i].focus(); },
+        type: "button", onclick: () => { isUp = column === i ? !isUp : true; column = i; draw(); box.querySelectorAll("th button")[i].focus(); },
       }, table.columns[i] + (i === column ? (isUp ? " ↑" : " ↓") : "")));
     });
-    holder.replaceChildren(made);
+    box.replaceChildren(made);
   }
 
   draw();

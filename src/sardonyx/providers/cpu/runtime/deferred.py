@@ -10,6 +10,10 @@ from sardonyx.partition.provider import Executable, RunContext
 
 MAX_SPECIALIZATIONS = 32
 """Further ones run on numpy: operands that never repeat are not worth compiling for."""
+TOO_MANY = (
+    f"runs brought more than {MAX_SPECIALIZATIONS} different shapes, or contents of operands that decide shapes or "
+    "axes, and the nodes are compiled for so many"
+)
 
 _compiling = forks.rlock()
 """Held for the seconds that a compilation takes."""
@@ -45,14 +49,16 @@ class DeferredExecutable:
         reads: KeyInputs,
         compile: Callable[[Sequence[Any]], Executable | None],
         otherwise: Callable[[], Executable],
+        note: Callable[[], object] = lambda: None,
     ) -> None:
         """``name`` is unique in the model. ``compile`` specializes for some arguments, or returns None if that is not
         worth it.
 
-        ``otherwise`` makes the executable for all arguments without a specialization.
+        ``otherwise`` makes the executable for all arguments without a specialization; ``note`` is called when a run
+        takes it.
         """
         self.name, self.reads = name, reads
-        self._compile, self._otherwise = compile, otherwise
+        self._compile, self._otherwise, self._note = compile, otherwise, note
         self._fallback: Executable | None = None
         self.keep: Callable[[SpecializationKey, Executable], object] | None = None
         """Called with each new specialization, to write it to the compiled-model cache."""
@@ -70,7 +76,10 @@ class DeferredExecutable:
                         self._made[key] = found
                     if found is not None and self.keep is not None:
                         self.keep(key, found)
-        return (found or self.fallback()).run(args, context)
+        if found is None:
+            self._note()
+            found = self.fallback()
+        return found.run(args, context)
 
     def fallback(self) -> Executable:
         """The executable for all arguments without a specialization."""

@@ -74,6 +74,7 @@ class CpuExecutable:
         is_guarded: bool = False,
         said: set[str] | None = None,
         tier_up: TierUp | None = None,
+        on_numpy: dict[str, str] | None = None,
     ) -> None:
         """``constants`` are the table's; ``count`` is the most threads of a run; ``arenas`` are the session's.
 
@@ -82,7 +83,8 @@ class CpuExecutable:
         multiples. ``by_shape`` compiles it anew for each set of shapes that this one cannot run: at once if
         ``is_guarded``, because sizes may select another branch of an If, else after a run on numpy has shown that the
         shapes are not wrong. ``said`` are the warnings that the session has logged.
-        ``tier_up`` replaces baseline code of the table's kernels.
+        ``tier_up`` replaces baseline code of the table's kernels. ``on_numpy`` is where the provider notes nodes that
+        numpy runs, and why.
         """
         self.part, self.table, self._views, self._max_memory = part, table, views, max_memory
         self._settings, self._threads, self._trim = settings, count, table.trim
@@ -102,7 +104,7 @@ class CpuExecutable:
         self._proven: set[tuple[tuple[int, ...], ...]] = set()
         """Shapes without a plan that numpy has run."""
         self._said = set() if said is None else said
-        self._tier_up = tier_up
+        self._tier_up, self._on_numpy = tier_up, {} if on_numpy is None else on_numpy
         self._has_run = False
         """Kept while there is a ``tier_up``."""
         self._appending: OrderedDict[StatesKey, CpuExecutable | None] = OrderedDict()
@@ -159,6 +161,9 @@ class CpuExecutable:
         is_compiled = self._by_shape is not None and len(self._proven) < MAX_SPECIALIZATIONS
         if is_compiled:
             self._proven.add(shapes)
+        else:
+            reason = f"runs bring shapes that are not compiled for: {why}"
+            self._on_numpy.update((node.name or node.outputs[0].name, reason) for node in self.part.nodes)
         said = "shapes that are not compiled for run on numpy, slowly" + (", once" if is_compiled else "")
         if said not in self._said:
             self._said.add(said)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sardonyx.interpret.context import RunContext
-from sardonyx.interpret.profile import StepFacts, StepRun, ThreadTimes
 from sardonyx.ir import dims
 from sardonyx.ir.graph import Node, Value
 from sardonyx.plan.buckets import bucket
@@ -20,6 +19,7 @@ from sardonyx.providers.cpu.memory.allocator import address
 from sardonyx.providers.cpu.runtime.team import now, ticks_per_second
 
 if TYPE_CHECKING:
+    from sardonyx.interpret.profile import StepFacts, StepRun
     from sardonyx.lower.groups import View
     from sardonyx.providers.cpu.program.steps import Step
     from sardonyx.providers.cpu.runtime.step_table import StepTable
@@ -84,6 +84,8 @@ class MeasuredRun:
         self.workers, self.has_loops, self.step_count = workers, table.has_loops, len(table.steps)
 
     def steps(self) -> list[StepRun]:
+        from sardonyx.interpret.profile import StepRun, ThreadTimes
+
         ticks, ns = self._epoch
         scale = 1e9 / ticks_per_second()
         first, total, _, waited = np.moveaxis(self._stamps, 2, 0)
@@ -136,6 +138,8 @@ def _facts_of(
     flops, nbytes, live = numbers
     sides: tuple[Sequence[Value | None], ...] = ((), ()) if node is None else (node.inputs, node.outputs)
     inputs, outputs = (tuple(_stand_in(v, views, sizes) for v in side) for side in sides)
+    from sardonyx.interpret.profile import StepFacts  # runs that only try numbers of threads do without
+
     return StepFacts(
         part, index, step.spec.name, step.variant, node, step.nodes, inputs, outputs, flops, nbytes,
         min(_weights_nbytes(step, sizes), nbytes), _arithmetic(step), live,

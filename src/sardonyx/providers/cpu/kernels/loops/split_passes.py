@@ -86,6 +86,8 @@ class _Passes:
             if found is None:
                 return None
             made += found
+        if self.has_runs:
+            made += self._row_operands()
         made.append(Stage(self._subloop(loop.expression.results, loop.outputs, 0), self.count))
         by_element = (stage.loop.expression.steps for stage in made if not stage.loop.reduced)
         return made if all(isinstance(step, Apply) for steps in by_element for step in steps) else None
@@ -118,6 +120,21 @@ class _Passes:
         self.stored |= dict(zip(wanted, full, strict=True))
         return made
 
+    def _row_operands(self) -> list[Stage]:
+        """Copies operands that have one element for each row, once for each element of a run, as row values are."""
+        loop, shape, made = self.loop, self.loop.extents[: self.kept + 1], list[Stage]()
+        for number in sorted(self.schedule.row_operands & self._needed(loop.expression.results)):
+            view = loop.inputs[number]
+            if any(s != 0 for s in view.strides[: self.kept]):
+                dtype = loop.expression.dtype_of(number)
+                full = views.dense(Storage("temporary", dtype, product(shape)), shape)
+                given = replace(view, shape=shape, strides=view.strides[: self.kept + 1])
+                copied = Expression((dtype,), (), (0,))
+                copy = replace(loop, extents=shape, reduced=0, inputs=(given,), expression=copied, outputs=(full,))
+                made.append(Stage(copy, self.count))
+                self.stored[number] = full
+        return made
+
     def _row_values_at(self, stage: int) -> list[int]:
         """The per-row values of a stage that elements or values of later stages depend on."""
         schedule, e = self.schedule, self.loop.expression
@@ -131,19 +148,24 @@ class _Passes:
     def _subloop(self, results: Sequence[int], outputs: tuple[View, ...], reduced: int) -> Loop:
         """The loop that computes ``results`` from operands and from values that earlier loops stored."""
         loop, schedule, stored = self.loop, self.schedule, self.stored
-        e, needed, todo = loop.expression, set[int](), list(results)
-        while todo:
-            v = todo.pop()
-            if v not in needed:
-                needed.add(v)
-                step = None if v in stored else schedule.step(v)
-                todo += step.args if isinstance(step, Apply) else [step.arg] if isinstance(step, Reduce) else []
+        e, needed = loop.expression, self._needed(results)
         given = sorted(v for v in needed if v in stored or v < len(e.operands))
         steps, number = _renumbered(schedule, given, sorted(needed.difference(given)))
         inputs = tuple(self._input(v) for v in given)
         types = tuple(stored[v].dtype if v in stored else e.dtype_of(v) for v in given)
         expression = Expression(types, steps, tuple(number[r] for r in results))
         return replace(loop, reduced=reduced, inputs=inputs, expression=expression, outputs=outputs)
+
+    def _needed(self, results: Sequence[int]) -> set[int]:
+        """The values that ``results`` are computed from, back to operands and to values that earlier loops stored."""
+        needed, todo = set[int](), list(results)
+        while todo:
+            v = todo.pop()
+            if v not in needed:
+                needed.add(v)
+                step = None if v in self.stored else self.schedule.step(v)
+                todo += step.args if isinstance(step, Apply) else [step.arg] if isinstance(step, Reduce) else []
+        return needed
 
     def _input(self, number: int) -> View:
         view = self.stored.get(number)
