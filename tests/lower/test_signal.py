@@ -112,6 +112,18 @@ CASES = {
         "y = ai.onnx.ml.Imputer<imputed_value_floats = [1.0, 2.0], replaced_value_float = 0.0>(x)",
         "float[n,2] x", "float[n,2] y",
     ),
+    "one-hot encoder": ("y = ai.onnx.ml.OneHotEncoder<cats_int64s = [2, 0, 7]>(x)", "int64[n,m] x", "float[n,m,3] y"),
+    "one-hot encoder of reals": ("y = ai.onnx.ml.OneHotEncoder<cats_int64s = [1, 0]>(x)", "float[n] x", "float[n,2] y"),
+    "labels": (
+        "y = ai.onnx.ml.LabelEncoder<keys_int64s = [2, 0, 2], values_floats = [0.5, 4.0, 9.0], default_float = 7.0>(x)",
+        "int64[n,m] x", "float[n,m] y",
+    ),
+    "labels of labels": (
+        "y = ai.onnx.ml.LabelEncoder<keys_int64s = [-1, 1], values_int64s = [1, -9], default_int64 = 3>(x)",
+        "int64[n] x", "int64[n] y",
+    ),
+    "sum of many": (f"y = Sum({', '.join(['x', 'z'] * 35)})", "float[n,m] x, float[m] z", "float[n,m] y"),
+    "largest of many": (f"y = Max({', '.join(['x', 'z'] * 17)})", "int64[n,m] x, int64[m] z", "int64[n,m] y"),
     "binarized": ("y = ai.onnx.ml.Binarizer<threshold = 0.5>(x)", "float[n,m] x", "float[n,m] y"),
 }  # fmt: skip
 

@@ -407,7 +407,11 @@ FEATURES: list[tuple[str, Array, dict[str, Any], int]] = [
     ("LabelEncoder", WORDS, {"keys_strings": ["a", "b"], "values_strings": ["x", "y"], "default_string": "d"}, 4),
     ("LabelEncoder", np.array([1, 2]), {"keys_int64s": [3, 1], "values_floats": [0.5, 0.2], "default_float": 9.0}, 2),
     ("LabelEncoder", np.array([1.0, NAN], np.float32), {"keys_floats": [NAN], "values_strings": ["n"]}, 4),
+    ("LabelEncoder", np.array([[7, 2], [3, 5]]), {"keys_int64s": [5, 3, 5, 7], "values_int64s": [1, 2, 3, 4]}, 2),
+    ("LabelEncoder", np.array([4, 2**40]), {"keys_int64s": [4, -(2**40)], "values_floats": [0.5, 0.2]}, 2),
     ("ZipMap", NUMBERS, {"classlabels_strings": ["a", "b", "c"]}, 1),
+    ("ZipMap", NUMBERS[:, :2], {"classlabels_strings": ["d", "c"]}, 1),
+    ("ZipMap", np.ones((2, 4), np.float32), {"classlabels_strings": ["a", "b", "c", "d"]}, 1),
     ("FeatureVectorizer", NUMBERS, {"inputdimensions": [3]}, 1),
 ]  # fmt: skip
 

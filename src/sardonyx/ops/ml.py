@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -108,14 +109,17 @@ def feature_vectorizer(*xs: Array, inputdimensions: Any = ()) -> Array:
 @op("OneHotEncoder", domain=ML)
 def one_hot_encoder(x: Array, *, cats_int64s: Any = (), cats_strings: Any = (), zeros: int = 1) -> Array:
     """A category that is named twice is the last one of its name."""
-    cats = np.array(list(cats_strings), dtype=object) if x.dtype == object else np.array(cats_int64s, np.int64)
+    names = list(cats_strings) if x.dtype == object else list(cats_int64s)
     codes = x if x.dtype == object else x.astype(np.int64)
-    last = {category: i for i, category in enumerate(cats.tolist())}
-    hot: Array = np.equal(codes[..., None], cats).astype(bool)
-    hot &= np.isin(np.arange(len(cats)), list(last.values()))
-    if not zeros and not bool(hot.any(axis=-1).all()):
+    place = {category: i for i, category in enumerate(names)}
+    at = np.fromiter(map(place.get, codes.reshape(-1).tolist(), repeat(-1)), np.int64, x.size)
+    (found,) = np.nonzero(at >= 0)
+    if not zeros and len(found) < x.size:
         raise InvalidArgument("a value is not among the categories, and zeros=0 forbids that")
-    return hot.astype(F32)
+    check_elements(x.size * len(names), np.dtype(F32), "the output of OneHotEncoder")
+    hot = np.zeros((*x.shape, len(names)), F32)
+    hot.reshape(x.size, len(names))[found, at[found]] = 1
+    return hot
 
 
 @op("CategoryMapper", domain=ML)
@@ -163,6 +167,19 @@ def label_encoder(
     else:
         default = {"f": default_float, "i": default_int64, "O": default_string}.get(values.dtype.kind, 0)
     return _mapped(x, keys, values, default)
+
+
+def labels_by_index(span: int, **attributes: Any) -> tuple[int, Array] | None:
+    """A LabelEncoder of integers as a table of at most ``span`` elements: the least key, and the values from it on,
+    followed by the default. None where keys are no integers, lie further apart, or values are strings.
+    """
+    given = attributes.get("keys_tensor")
+    keys = np.array(attributes.get("keys_int64s", ()), np.int64) if given is None else given.numpy().reshape(-1)
+    if not keys.size or keys.dtype.kind not in "iu" or int(keys.max()) - int(keys.min()) + 2 > span:
+        return None
+    least, end = int(keys.min()), int(keys.max()) + 1
+    table = label_encoder(np.arange(least, end + 1), **attributes)
+    return None if table.dtype == object else (least, table)
 
 
 def _column(tensor: Tensor | None, floats: Any, ints: Any, strings: Any, name: str) -> Array:
@@ -248,6 +265,12 @@ def zip_map(x: Array, *, classlabels_int64s: Any = None, classlabels_strings: An
     if keys != sorted(keys):
         order = sorted(range(len(keys)), key=keys.__getitem__)
         keys, scores = [keys[i] for i in order], scores[:, order]
+    if len(keys) == 2:
+        first, second = keys
+        return [{first: a, second: b} for a, b in scores.tolist()]
+    if len(keys) == 3:
+        first, second, third = keys
+        return [{first: a, second: b, third: c} for a, b, c in scores.tolist()]
     return [dict(zip(keys, row)) for row in scores.tolist()]  # noqa: B905 (rows are as long)
 
 

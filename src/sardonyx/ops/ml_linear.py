@@ -9,11 +9,15 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.ops.distances import squared_distances
+from sardonyx.ops.ml_forest import IdentityCache
 from sardonyx.ops.ml_scores import ML, class_labels, logistic, pair, rows, transform
 from sardonyx.ops.registry import op
 
 Array = np.ndarray[Any, Any]
 F32 = np.float32
+
+LONG = 64
+_ARRAYS = IdentityCache(128)
 
 
 @op("LinearRegressor", domain=ML)
@@ -180,7 +184,8 @@ def _kernel(x: Array, vectors: Array, kind: str, params: Any) -> Array:
         return np.asarray(np.exp(-gamma * squared_distances(x, vectors)))
     product: Array = x @ vectors.T
     if kind == "POLY":
-        return np.asarray(np.power(gamma * product + coef0, degree))
+        base = gamma * product + coef0
+        return base * base * base if degree == 3 else np.asarray(np.power(base, degree))
     return np.asarray(np.tanh(gamma * product + coef0)) if kind == "SIGMOID" else product
 
 
@@ -188,7 +193,7 @@ def _products(x: Array, coefficients: Any, count: int) -> Array:
     """Each row times ``count`` weight vectors; weights beyond the input's features are ignored."""
     table = rows(x).astype(F32)
     features = table.shape[1]
-    weights = np.array(coefficients, F32)
+    weights = _array(coefficients)
     if weights.size < count * features:
         raise InvalidArgument(
             "the input has more features than the model", expected=weights.size // max(count, 1), got=features
@@ -197,15 +202,24 @@ def _products(x: Array, coefficients: Any, count: int) -> Array:
     return products
 
 
+def _array(values: Any) -> Array:
+    """A list attribute as an array; that of a long one is made once."""
+    return _ARRAYS.get(_as_f32, values) if isinstance(values, list) and len(values) >= LONG else _as_f32(values)
+
+
+def _as_f32(values: Any) -> Array:
+    return np.array(values, F32)
+
+
 def _vector(values: Any, least: int | None, name: str) -> Array:
-    array = np.array(values, F32)
+    array = _array(values)
     if array.ndim != 1 or len(array) < (least or 1):
         raise InvalidGraph(f"attribute {name!r} is too short", expected=least or 1, got=array.size)
     return array
 
 
 def _matrix(values: Any, count: int, name: str, *, columns: int | None = None) -> Array:
-    array = np.array(values, F32)
+    array = _array(values)
     if count <= 0 or not array.size or array.size % count or (columns is not None and array.size != count * columns):
         raise InvalidGraph(f"attribute {name!r} has the wrong size", expected=f"{count} rows", got=array.size)
     return array.reshape(count, -1)

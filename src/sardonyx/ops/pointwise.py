@@ -63,6 +63,8 @@ def meaning_of(name: str, fn: Callable[..., Expr]) -> Callable[..., Array]:
             raise
 
     meaning.__name__, meaning.__doc__ = fn.__name__, fn.__doc__
+    if fn.__module__.rpartition(".")[0] == __package__:
+        meaning.__module__ = fn.__module__
     meaning.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return meaning
 

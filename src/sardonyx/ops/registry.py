@@ -60,8 +60,6 @@ class Op(Record):
 
 
 _OPS: dict[tuple[str, str], Op] = {}
-_family_of: dict[tuple[str, str], str] = {}
-"""The family with whose import an operator is in the table."""
 _loaded = False
 
 
@@ -89,15 +87,14 @@ def find(domain: str, name: str) -> Op | None:
     if not _loaded:
         for family in FAMILIES:
             importlib.import_module(f"sardonyx.ops.{family}")
-            for key in _OPS.keys() - _family_of.keys():
-                _family_of[key] = family
         _loaded = True
     return _OPS.get((domain, name))
 
 
 def family_of(found: Op) -> str | None:
-    """The family of an operator, ``CUSTOM`` for a custom one; None if it is not known."""
-    return CUSTOM if found.custom is not None else _family_of.get((found.domain, found.name))
+    """The module that defines an operator, with whose import it is in the table; ``CUSTOM`` for a custom one."""
+    package, _, module = found.numpy.__module__.rpartition(".")
+    return CUSTOM if found.custom is not None else module if package == __package__ else None
 
 
 def of_family(family: str, domain: str, name: str) -> Op:

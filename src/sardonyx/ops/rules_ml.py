@@ -39,6 +39,21 @@ def _scaled(node: Node, content: Content) -> Result:
     return [TensorType(dtypes.f32, shaped(node))]
 
 
+@rule("OneHotEncoder", domain=ML)
+def _one_hot(node: Node, content: Content) -> Result:
+    """A new last axis with one element for each category."""
+    kind = "strings" if tensor(node).dtype is dtypes.string else "int64s"
+    return [TensorType(dtypes.f32, (*shaped(node), len(node.attrs.get(f"cats_{kind}", ()))))]
+
+
+@rule("LabelEncoder", domain=ML)
+def _encoded(node: Node, content: Content) -> Result:
+    types = {"values_strings": dtypes.string, "values_int64s": dtypes.i64, "values_floats": dtypes.f32}
+    given = node.attrs.get("values_tensor")
+    dtype = given.dtype if given is not None else next((types[name] for name in types if name in node.attrs), None)
+    return None if dtype is None else [TensorType(dtype, shaped(node))]
+
+
 @rule("FeatureVectorizer", domain=ML)
 def _vectorized(node: Node, content: Content) -> Result:
     """The rows of all inputs side by side; a vector is one row."""

@@ -72,7 +72,12 @@ class Parts:
 
 
 LEAST_NODES = 4
-"""A body of fewer nodes is run by the last provider, which needs no compilation."""
+"""A body of fewer nodes is run by the last provider, which needs no compilation; unless it has ``COSTLY`` ones."""
+
+COSTLY = frozenset((
+    "Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN", "Resize",
+))  # fmt: skip
+"""Operators that are worth a compilation wherever they are."""
 
 
 class Bodies:
@@ -86,7 +91,8 @@ class Bodies:
         """What the providers rewrote in the bodies, and where they declined to."""
 
     def __call__(self, graph: Graph) -> Parts:
-        owners = assign(graph, self.providers if len(graph) >= LEAST_NODES else self.providers[-1:])
+        is_compiled = len(graph) >= LEAST_NODES or any(node.op_type in COSTLY for node in graph.nodes)
+        owners = assign(graph, self.providers if is_compiled else self.providers[-1:])
         made = Parts(graph, owners, self.providers[-1])
         self.owners |= owners
         self.report.extend(made.report)

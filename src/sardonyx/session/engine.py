@@ -218,7 +218,7 @@ def _owned(value: Any, seen: set[int]) -> Any:
         seen.add(id(root))
         return value
     if isinstance(value, list):
-        return [_owned(item, seen) for item in value]
+        return [dict(item) if type(item) is dict else _owned(item, seen) for item in value]
     if isinstance(value, dict):
         return dict(value)
     return value

@@ -1,4 +1,4 @@
-"""Binarizer, Imputer, FeatureVectorizer and ArrayFeatureExtractor of ai.onnx.ml."""
+"""Binarizer, Imputer, OneHotEncoder, LabelEncoder, FeatureVectorizer and ArrayFeatureExtractor of ai.onnx.ml."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.gather import OUTSIDE
 from sardonyx.lower.rules.reduce import apply
 from sardonyx.lower.sizes import Refused, add, minimum, product, sub, total
-from sardonyx.ops.ml import floor_in
+from sardonyx.ops.ml import floor_in, labels_by_index
 from sardonyx.ops.ml_scores import ML
 
 
@@ -70,6 +70,50 @@ def imputer(low: Lowering, node: Node) -> None:
     values = _per_feature(low, _list(low, node, f"imputed_value_{kind}s", x.dtype), x)
     value = apply(body, _imputed, body.operand(x), body.operand(values), dtype=out.dtype, missing=missing)
     low.loop(x.shape, body, [(value, out)])
+
+
+def _is_category(e: Emitter, x: Expr, category: Expr, *, to: DType) -> Expr:
+    return e.cast(e.eq(e.cast(x, dtypes.i64), category), to)
+
+
+@rule("OneHotEncoder", domain=ML)
+def one_hot_encoder(low: Lowering, node: Node) -> None:
+    x, out = low.view(low.input(0)), low.make(node.output)
+    categories = _list(low, node, "cats_int64s", dtypes.i64)
+    if not node.attrs.get("zeros", 1):
+        raise Refused("zeros=0: other values than the categories are an error")
+    if len(set(node.attrs.get("cats_int64s", ()))) != categories.shape[0]:
+        raise Refused("a category is named twice")
+    low.require_shape("OneHotEncoder: the stated shape", out.shape, (*x.shape, *categories.shape))
+    body = ExpressionBuilder()
+    code = body.operand(low.fit(views.inserted(x, len(x.shape)), out.shape))
+    hot = apply(body, _is_category, code, body.operand(low.fit(categories, out.shape)), dtype=out.dtype, to=out.dtype)
+    low.loop(out.shape, body, [(hot, out)])
+
+
+MAX_LABELS = 1 << 16
+"""Elements of a LabelEncoder's table: from the least key to the largest."""
+
+
+def _place(e: Emitter, x: Expr, *, least: int, default: int) -> Expr:
+    x = e.cast(x, dtypes.i64)
+    return e.where((x >= least) & (x < least + default), x - least, default)
+
+
+@rule("LabelEncoder", domain=ML)
+def label_encoder(low: Lowering, node: Node) -> None:
+    """A lookup of integers; the default is the last row of the table."""
+    x, out = _as_shaped(low, node)
+    found = labels_by_index(MAX_LABELS, **node.attrs) if x.dtype.is_integer and x.dtype.name != "u64" else None
+    if found is None:
+        raise Refused("keys that are no integers, or lie far apart, or values that are strings are not compiled")
+    least, labels = found
+    table, at, body = low.constant(Tensor.of(labels)), low.temporary(dtypes.i64, x.shape), ExpressionBuilder()
+    if table.dtype is not out.dtype:
+        raise Refused("the stated type is not that of the values")
+    index = apply(body, _place, body.operand(x), dtype=dtypes.i64, least=least, default=len(labels) - 1)
+    low.loop(x.shape, body, [(index, at)])
+    low.groups.append(Gather((node,), table, at, 0, out))
 
 
 def _cast(e: Emitter, x: Expr, *, to: DType) -> Expr:

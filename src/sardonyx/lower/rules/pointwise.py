@@ -23,7 +23,8 @@ MAX_OPERANDS = 32
 def pointwise(low: Lowering, node: Node) -> None:
     """Any operator that has a scalar program."""
     if len(node.inputs) > MAX_OPERANDS:
-        raise Refused(f"{node.op_type} of more than {MAX_OPERANDS} operands is not compiled")
+        _in_stretches(low, node)
+        return
     program = program_for(node)
     if program is None:
         raise Refused(f"{f'{node.domain}.' * bool(node.domain)}{node.op_type} is not compiled")
@@ -34,6 +35,26 @@ def pointwise(low: Lowering, node: Node) -> None:
     if small and any(step.op not in ("arg", "copy", "where") for step in program.steps):
         raise Refused(f"{node.op_type} of integers of fewer than 8 bits is not compiled")
     apply(low, node, _specialized(low, node) or program)
+
+
+STRETCHED = frozenset(("Sum", "Max", "Min"))
+"""Operators of any number of operands whose result may be an operand again."""
+
+
+def _in_stretches(low: Lowering, node: Node) -> None:
+    """A loop for each stretch of at most ``MAX_OPERANDS`` operands, of which the first is the result so far."""
+    out = low.make(node.output)
+    if node.domain or node.op_type not in STRETCHED or out.dtype.bits < 32:
+        raise Refused(f"{node.op_type} of more than {MAX_OPERANDS} operands is not compiled")
+    values = [low.fit(low.view(v), out.shape) for v in node.inputs if v is not None]
+    while len(values) > 1:
+        taken, rest, body = values[:MAX_OPERANDS], values[MAX_OPERANDS:], ExpressionBuilder()
+        program = program_of(node.op_type, len(taken))
+        assert program is not None
+        result = low.temporary(out.dtype, out.shape) if rest else out
+        value = body.apply(program, *(body.operand(v) for v in taken), dtype=out.dtype)
+        low.loop(out.shape, body, [(value, result)])
+        values = [result, *rest] if rest else []
 
 
 def program_for(node: Node) -> Program | None:

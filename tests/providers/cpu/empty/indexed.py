@@ -80,6 +80,13 @@ INDEXED = {
         "y = ai.onnx.ml.Imputer<imputed_value_floats = [1.0], replaced_value_float = 0.0>(a)",
         "float[n,m] x", "float[b,c] y", {"n": 3, "m": 4},
     ),
+    "one-hot encoder": Case(
+        "y = ai.onnx.ml.OneHotEncoder<cats_int64s = [3, 1, 7]>(x)", "int64[n,m] x", "float[a,b,c] y", {"n": 3, "m": 4}
+    ),
+    "labels": Case(
+        "y = ai.onnx.ml.LabelEncoder<keys_int64s = [1, 0, 7], values_floats = [0.5, 0.25, 9.0]>(x)",
+        "int64[n,m] x", "float[a,b] y", {"n": 3, "m": 4},
+    ),
     "features side by side": Case(
         "y = ai.onnx.ml.FeatureVectorizer<inputdimensions = [4, 2]>(x, z)", "float[n,4] x, float[n,2] z",
         "float[a,b] y", {"n": 3}, hangs=("n",),
