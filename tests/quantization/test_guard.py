@@ -1,0 +1,223 @@
+"""The accuracy guard: what quantize_static writes where the model as asked for would lose too much."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from sardonyx.quantization.guard import MAX_SAMPLES, Recorded
+from sardonyx.quantization.kinds import QuantFormat, QuantType
+from sardonyx.quantization.quantize import quantize_static
+from tests.quantization.budget_nets import Feeds, Net, Readings, mobilenet_like, sqnr_db
+
+ort = pytest.importorskip("onnxruntime", reason="onnxruntime comes with the test extra")
+OFF = {"AccuracyGuard": 0}
+
+
+def images() -> Net:
+    net = Net(["n", 6, 10, 10])
+    return net.conv("a", 6, 12).add("Relu").conv("b", 12, 4)
+
+
+def one_large_weight() -> Net:
+    """A weight that takes the range of all others, and meets an operand that is always zero."""
+    net, width = Net(["n", 128]), 128
+    net.matmul("a", width, width)
+    alive = np.ones(width)
+    alive[5] = 0
+    net.add("Mul", net.constant("alive", alive), name="cut")
+    weight = net.rng.standard_normal((width, width)) / np.sqrt(width)
+    weight[5, 2] = 100
+    net.add("MatMul", net.constant("b.w", weight), name="b")
+    return net.add("Relu").matmul("c", width, 8)
+
+
+def residual() -> Net:
+    """Blocks whose sums have channels that are far larger than the others, as trained transformers have, until a
+    normalization shrinks them.
+    """
+    net, width = Net(["n", 8, 32]), 32
+    outliers = np.zeros(width)
+    outliers[3] = 500
+    for i in range(2):
+        before = net.last
+        net.matmul(f"up{i}", width, 64).add("Relu").matmul(f"down{i}", 64, width)
+        net.add("Add", before, name=f"sum{i}")
+        net.add("Add", net.constant(f"outliers{i}", outliers), name=f"grow{i}")
+        net.add("Sub", net.constant(f"center{i}", outliers), name=f"shrink{i}")
+        net.add("LayerNormalization", net.constant(f"g{i}", np.ones(width)), net.constant(f"h{i}", np.zeros(width)))
+    return net.matmul("head", width, 8)
+
+
+def one_bad_layer() -> Net:
+    """A chain in which no scale fits the operand of ``bad``, whose large channel meets weights of nearly zero."""
+    net, width = Net(["n", 32]), 32
+    sizes = np.ones(width)
+    sizes[5] = 3000
+    net.matmul("a", width, width).add("Relu").matmul("b", width, width)
+    net.add("Mul", net.constant("sizes", sizes), name="grow")
+    net.rng = np.random.default_rng(7)
+    weight = net.rng.standard_normal((width, width)) / np.sqrt(width)
+    weight[5] /= 3000
+    net.add("MatMul", net.constant("bad.w", weight), name="bad")
+    return net.add("Relu").matmul("c", width, 8)
+
+
+def quantized(
+    net: Net, tmp_path: Path, caplog: pytest.LogCaptureFixture, **settings: Any
+) -> tuple[onnx.ModelProto, float, str]:
+    """The model, its ratio of signal to noise in onnxruntime on new data, and the warnings."""
+    model, path = net.model(), tmp_path / "q.onnx"
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "sardonyx.quantization"):
+        assert quantize_static(model, path, Readings(net.feeds(16)), **settings) is None
+    fresh = net.feeds(8, seed=5)
+    expected, got = (
+        np.concatenate([session.run(None, feeds)[0].reshape(-1) for feeds in fresh])
+        for session in (ort.InferenceSession(m.SerializeToString()) for m in (model, onnx.load(path)))
+    )
+    return onnx.load(path), sqnr_db(expected, got), "\n".join(r.getMessage() for r in caplog.records)
+
+
+def readers_of_integers(model: onnx.ModelProto) -> set[str]:
+    made = {o: n.op_type for n in model.graph.node for o in n.output}
+    return {n.name for n in model.graph.node if any(made.get(name) == "DequantizeLinear" for name in n.input)}
+
+
+def test_a_model_that_is_good_as_asked_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    guarded, db, said = quantized(images(), tmp_path, caplog)
+    plain, _, _ = quantized(images(), tmp_path, caplog, extra_options=OFF)
+    assert guarded == plain and db > 20
+    assert "signal to noise" not in said
+
+
+@pytest.mark.parametrize("form", [QuantFormat.QDQ, QuantFormat.QOperator])
+def test_weights_whose_channels_differ_get_scales_of_their_own(
+    form: QuantFormat, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, lost, _ = quantized(one_large_weight(), tmp_path, caplog, quant_format=form, extra_options=OFF)
+    made, db, said = quantized(one_large_weight(), tmp_path, caplog, quant_format=form)
+    assert lost < 10 < 17 < db
+    assert "instead" in said and "a scale for each channel of weights:" in said and "AccuracyGuard" in said
+    assert next(tuple(t.dims) for t in made.graph.initializer if t.name == "b.w_scale") == (128,)
+
+
+def test_sums_and_normalizations_stay_in_float(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _, lost, _ = quantized(residual(), tmp_path, caplog, extra_options=OFF)
+    made, db, said = quantized(residual(), tmp_path, caplog)
+    assert lost < 10 < 17 < db
+    assert "float between products" in said and "in float (" not in said
+    assert readers_of_integers(made) >= {f"{name}{i}" for name in ("up", "down") for i in range(2)}
+    assert not any(name.startswith(("sum", "shrink", "layernorm")) for name in readers_of_integers(made))
+
+
+@pytest.mark.parametrize("form", [QuantFormat.QDQ, QuantFormat.QOperator])
+def test_the_layer_that_does_the_damage_stays_in_float(
+    form: QuantFormat, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, db, said = quantized(one_bad_layer(), tmp_path, caplog, quant_format=form)
+    assert "1 of 4 layers in float (bad)" in said
+    assert db > 17
+    kept = next(node for node in made.graph.node if node.name == "bad")
+    assert kept.op_type == "MatMul" and kept.input[1] == "bad.w"
+
+
+def test_the_limit_is_the_options(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _, plain, _ = quantized(images(), tmp_path, caplog)
+    _, better, said = quantized(images(), tmp_path, caplog, extra_options={"AccuracyGuard": plain + 3})
+    assert better > plain and "quantized as asked" in said
+    _, _, said = quantized(images(), tmp_path, caplog, extra_options={"AccuracyGuard": 200})
+    assert "no more than" in said and "check the accuracy" in said
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "scales of the user's": {"extra_options": {"TensorQuantOverrides": {"x": [{"quant_type": QuantType.QUInt8}]}}},
+    "off": {"extra_options": OFF},
+    "four bits": {"weight_type": QuantType.QInt4},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_where_the_guard_stays_out(case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _, db, said = quantized(mobilenet_like(), tmp_path, caplog, **CASES[case])
+    assert db < 10 and "signal to noise" not in said
+
+
+def test_ranges_from_a_table(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With a reader the first samples are read for the comparison alone; without one there is nothing to compare on."""
+    net, table, path = one_large_weight(), tmp_path / "ranges.json", tmp_path / "q.onnx"
+    quantize_static(net.model(), path, Readings(net.feeds(16)), calibration_cache_path=table)
+    assert "a scale for each channel" in caplog.text
+    caplog.clear()
+    quantize_static(net.model(), path, Readings(net.feeds(16)), calibration_cache_path=table)
+    assert "a scale for each channel" in caplog.text
+    caplog.clear()
+    quantize_static(net.model(), path, None, calibration_cache_path=table)
+    assert "a scale for each channel" not in caplog.text
+
+
+def test_nodes_without_names_can_stay_in_float(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    net = one_bad_layer()
+    for node in net.nodes:
+        node.name = ""
+    made, db, said = quantized(net, tmp_path, caplog)
+    assert db > 17 and "1 of 4 layers in float (MatMul_bad:0)" in said
+    assert any(node.input[1] == "bad.w" for node in made.graph.node if node.op_type == "MatMul")
+
+
+def test_outputs_that_are_no_floats_are_not_compared(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    net = Net(["n", 32]).matmul("a", 32, 32).add("ArgMax", axis=1)
+    net.nodes[-1].output[0] = "y"
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            net.nodes,
+            "net",
+            [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 32])],
+            [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT64, ["n", 1])],
+            net.constants,
+        ),
+        opset_imports=[onnx.helper.make_opsetid("", 17)],
+        ir_version=9,
+    )
+    path = tmp_path / "q.onnx"
+    quantize_static(model, path, Readings(net.feeds(4)))
+    assert path.exists() and "signal to noise" not in caplog.text
+
+
+class Ranged:
+    """A reader with ``set_range``, which CalibStridedMinMax calls."""
+
+    def __init__(self, feeds: list[Feeds]) -> None:
+        self._all, self._rest = feeds, iter(feeds)
+
+    def get_next(self) -> Feeds | None:
+        return next(self._rest, None)
+
+    def set_range(self, start_index: int, end_index: int) -> None:
+        self._rest = iter(self._all[start_index:end_index])
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+
+@pytest.mark.parametrize("reader", [Readings, Ranged, list, iter])
+def test_the_first_samples_are_remembered(reader: Callable[[list[Feeds]], Any]) -> None:
+    feeds = images().feeds(MAX_SAMPLES + 3)
+    recorded = Recorded(reader(feeds))
+    assert len(list(iter(recorded.get_next, None))) == len(feeds)
+    assert [s["x"].tobytes() for s in recorded.samples] == [f["x"].tobytes() for f in feeds[:MAX_SAMPLES]]
+    assert recorded.samples[0]["x"] is not feeds[0]["x"]
+
+
+def test_samples_read_in_ranges(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    net = one_large_weight()
+    quantize_static(
+        net.model(), tmp_path / "q.onnx", Ranged(net.feeds(16)), extra_options={"CalibStridedMinMax": 4}
+    )  # fmt: skip
+    assert "a scale for each channel" in caplog.text
