@@ -44,8 +44,9 @@ def kernels_of(op: Builder, x: Value, attrs: Mapping[str, Any], count: int) -> A
     vectors = floats(attrs, "support_vectors")
     require(count > 0 and vectors.size == count * features, "the support vectors do not fit the input", x)
     vectors, rows = vectors.reshape(count, features), op.Cast(rows, to=dtypes.f64.onnx)
-    kind, params = attrs.get("kernel_type", "LINEAR"), floats(attrs, "kernel_params").tolist()
-    gamma, offset, degree = (*params, *(0.0, 0.0, 0.0)[len(params) :])
+    kind, params = attrs.get("kernel_type", "LINEAR"), floats(attrs, "kernel_params")
+    require(len(params) <= 3, "there are more than three parameters of the kernel")
+    gamma, offset, degree = np.concatenate([params, np.zeros(3 - len(params))]).tolist()
     if kind == "RBF":
         return op.Exp(op.Mul(squared_distances(op, rows, vectors), op.const(np.float64(-gamma))))
     products = op.MatMul(rows, op.const(np.ascontiguousarray(vectors.T)))
