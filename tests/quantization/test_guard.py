@@ -11,6 +11,10 @@ import numpy as np
 import onnx
 import pytest
 
+from sardonyx import OrtValue
+from sardonyx.errors import InvalidArgument
+from sardonyx.quantization import guard
+from sardonyx.quantization.data import feeds_of
 from sardonyx.quantization.guard import MAX_SAMPLES, Recorded
 from sardonyx.quantization.kinds import QuantFormat, QuantType
 from sardonyx.quantization.quantize import quantize_static
@@ -206,13 +210,59 @@ class Ranged:
         return len(self._all)
 
 
-@pytest.mark.parametrize("reader", [Readings, Ranged, list, iter])
-def test_the_first_samples_are_remembered(reader: Callable[[list[Feeds]], Any]) -> None:
+class Reused:
+    """A reader that writes each sample over the one before."""
+
+    def __init__(self, feeds: list[Feeds], wrap: Callable[[Any], Any] = lambda array: array) -> None:
+        self._rest, self._array = iter(feeds), feeds[0]["x"].copy()
+        self._value = wrap(self._array)
+
+    def get_next(self) -> Feeds | None:
+        feeds = next(self._rest, None)
+        if feeds is None:
+            return None
+        self._array[...] = feeds["x"]
+        return {"x": self._value}
+
+
+READERS: dict[str, Callable[[list[Feeds]], Any]] = {
+    "get_next": Readings,
+    "set_range": Ranged,
+    "list": list,
+    "iterator": iter,
+    "one array": Reused,
+    "one OrtValue": lambda feeds: Reused(feeds, OrtValue.ortvalue_from_numpy),
+    "one list": lambda feeds: Reused(feeds, lambda array: [array]),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_the_first_samples_are_remembered(reader: str) -> None:
     feeds = images().feeds(MAX_SAMPLES + 3)
-    recorded = Recorded(reader(feeds))
-    assert len(list(iter(recorded.get_next, None))) == len(feeds)
-    assert [s["x"].tobytes() for s in recorded.samples] == [f["x"].tobytes() for f in feeds[:MAX_SAMPLES]]
+    recorded = Recorded(READERS[reader](feeds))
+    assert sum(1 for _ in feeds_of(recorded)) == len(feeds)
+    assert [np.asarray(s["x"]).tobytes() for s in recorded.samples] == [f["x"].tobytes() for f in feeds[:MAX_SAMPLES]]
     assert recorded.samples[0]["x"] is not feeds[0]["x"]
+
+
+def test_samples_past_the_limit_of_bytes_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    feeds = images().feeds(4)
+    for limit, count in ((0, 1), (2 * feeds[0]["x"].nbytes, 2)):
+        monkeypatch.setattr(guard, "MAX_NBYTES", limit)
+        recorded = Recorded(feeds)
+        assert len(list(recorded)) == 4 and len(recorded.samples) == count
+
+
+@pytest.mark.parametrize("samples", [[np.ones((1, 32), np.float32)], [None], [{}]])
+def test_samples_that_are_no_feeds_of_the_model_are_refused_as_without_the_guard(
+    samples: list[Any], tmp_path: Path
+) -> None:
+    net, said = one_bad_layer(), []
+    for options in ({}, OFF):
+        with pytest.raises(InvalidArgument) as refused:
+            quantize_static(net.model(), tmp_path / "q.onnx", [*samples, *net.feeds(2)], extra_options=options)
+        said.append(str(refused.value))
+    assert said[0] == said[1] and "sample 1" in said[0]
 
 
 def test_samples_read_in_ranges(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -57,38 +57,45 @@ Quantize = Callable[[Model, Settings], None]
 
 
 class Recorded:
-    """A reader that remembers its first samples."""
+    """A reader, or another iterable of feeds, that remembers its first samples."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
-        self._feeds: Iterator[Feeds] | None = None if callable(getattr(reader, "get_next", None)) else feeds_of(reader)
         self.samples: list[dict[str, Any]] = []
         self._nbytes = 0
 
-    def get_next(self) -> Feeds | None:
-        feeds: Feeds | None = self._reader.get_next() if self._feeds is None else next(self._feeds, None)
-        if feeds and hasattr(feeds, "items") and len(self.samples) < MAX_SAMPLES:
-            arrays = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in feeds.items()}
-            self._nbytes += sum(a.nbytes for a in arrays.values() if isinstance(a, np.ndarray))
-            if self._nbytes <= MAX_NBYTES or not self.samples:
-                self.samples.append(arrays)
-        return feeds
+    def __iter__(self) -> Iterator[Feeds]:
+        for feeds in feeds_of(self._reader):
+            if hasattr(feeds, "items") and len(self.samples) < MAX_SAMPLES and self._nbytes <= MAX_NBYTES:
+                self._keep({name: _copied(value) for name, value in feeds.items()})
+            yield feeds
+
+    def _keep(self, sample: dict[str, Any]) -> None:
+        self._nbytes += sum(a.nbytes for a in sample.values() if isinstance(a, np.ndarray))
+        if self._nbytes <= MAX_NBYTES or not self.samples:
+            self.samples.append(sample)
 
     def first_samples(self) -> list[dict[str, Any]]:
         """Read now, if calibration did not read them."""
         if not self.samples:
-            for _ in range(MAX_SAMPLES):
-                if not self.get_next():
-                    break
+            for _ in itertools.islice(self, MAX_SAMPLES):
+                pass
         return self.samples
 
     def __len__(self) -> int:
         return len(self._reader)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._reader, name)
+    def set_range(self, start_index: int, end_index: int) -> None:
+        self._reader.set_range(start_index=start_index, end_index=end_index)
+
+
+def _copied(value: Any) -> Any:
+    """A value as it is now: a reader may write the next sample over it."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, list):
+        return [_copied(each) for each in value]
+    return value.numpy().copy() if hasattr(value, "is_tensor") and value.is_tensor() else value
 
 
 def is_guarded(settings: Settings) -> bool:
