@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import onnx
 import pytest
 
 from sardonyx import OrtValue
-from sardonyx.errors import InvalidArgument
+from sardonyx.errors import InvalidArgument, NotImplemented
 from sardonyx.quantization import guard
 from sardonyx.quantization.data import feeds_of
 from sardonyx.quantization.guard import MAX_SAMPLES, Recorded
@@ -173,6 +174,59 @@ def test_nodes_without_names_can_stay_in_float(tmp_path: Path, caplog: pytest.Lo
     made, db, said = quantized(net, tmp_path, caplog)
     assert db > 17 and "1 of 4 layers in float (MatMul_bad:0)" in said
     assert any(node.input[1] == "bad.w" for node in made.graph.node if node.op_type == "MatMul")
+
+
+def test_nodes_of_one_name_stay_in_float_one_by_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Sardonyx takes names that occur twice; onnxruntime does not."""
+    net = one_bad_layer()
+    for node in net.nodes:
+        node.name = "layer"
+    quantize_static(net.model(), tmp_path / "q.onnx", Readings(net.feeds(16)))
+    assert "1 of 4 layers in float (layer_5)" in caplog.text
+    products = [node for node in onnx.load(tmp_path / "q.onnx").graph.node if node.op_type == "MatMul"]
+    assert [node.name for node in products if "bad.w" in node.input] == ["layer_5"] and len(products) == 4
+
+
+@pytest.mark.parametrize("chosen", [{}, {"nodes_to_quantize": ["grow"]}])
+def test_a_model_is_never_float_altogether(
+    chosen: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a product among the chosen nodes nothing would be quantized if only products were."""
+    net, sizes = Net(["n", 32]), np.ones(32)
+    sizes[3] = 1e4
+    net.add("Mul", net.constant("sizes", sizes), name="grow").add("Div", net.constant("same", sizes))
+    if chosen:
+        net.matmul("a", 32, 8)
+    made, db, said = quantized(net, tmp_path, caplog, **chosen)
+    assert db < 10 and "no more than" in said and "check the accuracy" in said
+    assert "grow" in readers_of_integers(made)
+
+
+def test_an_attempt_that_fails_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second quantized model, with a scale for each channel, does not run; the next one does."""
+    opened, count = guard.open_session, itertools.count()
+
+    def opening(model: Any) -> Any:
+        if next(count) == 2:
+            raise NotImplemented("no such kernel")
+        return opened(model)
+
+    monkeypatch.setattr(guard, "open_session", opening)
+    with caplog.at_level(logging.INFO, "sardonyx.quantization"):
+        quantize_static(one_bad_layer().model(), tmp_path / "q.onnx", Readings(one_bad_layer().feeds(16)))
+    assert "not quantized with a scale for each channel of weights: no such kernel" in caplog.text
+    assert "1 of 4 layers in float (bad)" in caplog.text
+
+
+def test_layers_that_are_not_measured_for_want_of_time_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "MEASURED_S", -1)
+    with caplog.at_level(logging.INFO, "sardonyx.quantization"):
+        quantize_static(one_bad_layer().model(), tmp_path / "q.onnx", Readings(one_bad_layer().feeds(16)))
+    assert "the damage of layers is no longer measured: a and later" in caplog.text
 
 
 def test_outputs_that_are_no_floats_are_not_compared(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

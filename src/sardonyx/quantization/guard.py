@@ -20,6 +20,7 @@ import math
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,12 +36,13 @@ from sardonyx.quantization import static
 from sardonyx.quantization.budget.damage import Comparison
 from sardonyx.quantization.data import Feeds, feeds_of
 from sardonyx.quantization.kinds import NARROW, QuantFormat, QuantType
-from sardonyx.quantization.misuse import Misuse
 from sardonyx.quantization.running import open_session
 from sardonyx.quantization.settings import Settings
 from sardonyx.quantization.switched import Switched
 
 logger = logging.getLogger("sardonyx.quantization")
+details = logging.getLogger("sardonyx.quantization.guard")
+"""Of attempts, whose other messages are not shown."""
 
 MAX_SAMPLES, MAX_NBYTES = 8, 64 << 20
 """Samples, and bytes of them, that are kept for comparison."""
@@ -140,7 +142,9 @@ class _Guard:
             self._expected = _outputs(self._reference, self.samples)
             first = best = self._compared("as asked", model)
         except SardonyxError as error:
-            logger.warning("the quantized model does not run here: its accuracy was not checked (%s)", error)
+            logger.warning(
+                "the accuracy of the quantized model was not checked: it cannot be compared here (%s)", error
+            )
             return model
         if first.db >= self.least_db:
             return model
@@ -158,15 +162,15 @@ class _Guard:
             settings = replace(settings, per_channel=True)
             yield from self._attempt("with a scale for each channel of weights", prepared, settings)
         chosen = PRODUCTS.intersection(settings.op_types)
-        if not chosen:
-            return
         options = replace(settings.options, op_types_to_exclude_output_quantization=tuple(sorted(PRODUCTS)))
         settings = replace(settings, op_types=chosen, options=options, float_between=True)
+        if not any(map(settings.wants, prepared.graph.nodes)):
+            return
         what = "with a scale for each channel of weights and float between products"
         yield from self._attempt(what, prepared, settings)
         named = clone(prepared)
         _name_nodes(named.graph)
-        with contextlib.suppress(Misuse):
+        with _given_up("layer by layer"):
             search = _Layers(self, named, settings)
             for kept in search.choices():
                 names = ", ".join(kept[:NAMED]) + (" ..." if len(kept) > NAMED else "")
@@ -180,8 +184,8 @@ class _Guard:
         return model
 
     def _attempt(self, what: str, prepared: Model, settings: Settings) -> Iterator[_Attempt]:
-        """One, or none where the model or the options do not allow it."""
-        with contextlib.suppress(Misuse):
+        """One, or none where the model, the options or what can be run here do not allow it."""
+        with _given_up(what):
             yield self._compared(what, self.quantized(prepared, settings))
 
     def _compared(self, what: str, model: Model) -> _Attempt:
@@ -248,7 +252,7 @@ class _Layers:
         end = time.monotonic() + MEASURED_S
         for layer in self._model.layers:
             if time.monotonic() > end:
-                logger.info("after %d s the damage of layers is no longer measured: %s and later", MEASURED_S, layer)
+                details.info("after %d s the damage of layers is no longer measured: %s and later", MEASURED_S, layer)
                 break
             others = [each for each in self._model.layers if each != layer]
             found[layer] = 10 ** (-self._db(self.samples[:MEASURED], others) / 10)
@@ -268,6 +272,15 @@ def _outputs(model: Any, samples: Sequence[Feeds]) -> list[list[Any]]:
 
 
 @contextlib.contextmanager
+def _given_up(what: str) -> Iterator[None]:
+    """An attempt that fails is none: the model as asked for is there."""
+    try:
+        yield
+    except SardonyxError as error:
+        details.info("not quantized %s: %s", what, error)
+
+
+@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """No messages of attempts that repeat those of the first model."""
     thread = threading.get_ident()
@@ -283,13 +296,14 @@ def _quiet() -> Iterator[None]:
 
 
 def _name_nodes(graph: Graph) -> None:
-    """Names for nodes without one: layers are kept in float by name."""
-    taken = {node.name for node in graph.nodes}
+    """Names of their own for all nodes: layers are kept in float by name."""
+    counts = Counter(node.name for node in graph.nodes)
+    taken = {*counts, *(name for node in graph.nodes for name in node.origin)}
     for node in graph.nodes:
-        if not node.name:
-            node.name = next(
-                name
-                for i in itertools.count()
-                if (name := f"{node.op_type}_{node.outputs[0].name}" + (f"_{i}" if i else "")) not in taken
-            )
-            taken.add(node.name)
+        if node.name and counts[node.name] == 1:
+            continue
+        stem = node.name or f"{node.op_type}_{next((v.name for v in node.outputs if v.name), '')}"
+        if node.name and node.name not in node.origin:
+            node.origin = (*node.origin, node.name)
+        node.name = next(name for i in itertools.count() if (name := f"{stem}_{i}" if i else stem) not in taken)
+        taken.add(node.name)
