@@ -229,6 +229,22 @@ def test_layers_that_are_not_measured_for_want_of_time_are_told(
     assert "the damage of layers is no longer measured: a and later" in caplog.text
 
 
+def test_a_layer_in_float_has_its_weight_in_float(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A weight that another layer reads too, as integers."""
+    net, width = Net(["n", 32]), 32
+    weight = net.rng.standard_normal((width, width)) / np.sqrt(width)
+    weight[5] /= 3000
+    sizes = np.ones(width)
+    sizes[5] = 3000
+    net.matmul("a", width, width).add("Mul", net.constant("sizes", sizes), name="grow")
+    net.add("MatMul", net.constant("bad.w", weight), name="bad")
+    net.add("Relu").add("MatMul", "bad.w", name="again").matmul("c", width, 8)
+    made, db, said = quantized(net, tmp_path, caplog)
+    assert db > 17 and "1 of 4 layers in float (bad)" in said
+    assert {node.name for node in made.graph.node if "bad.w" in node.input} == {"bad"}
+    assert readers_of_integers(made) == {"a", "again", "c"}
+
+
 def test_outputs_that_are_no_floats_are_not_compared(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     net = Net(["n", 32]).matmul("a", 32, 32).add("ArgMax", axis=1)
     net.nodes[-1].output[0] = "y"
