@@ -76,7 +76,7 @@ class Settings:
         low, high = found.range_value
         low = np.asarray(low if override.rmin is None else override.rmin, low.dtype).reshape(())
         high = np.asarray(high if override.rmax is None else override.rmax, high.dtype).reshape(())
-        if not max(-low, high) < LARGEST:
+        if not float(max(-low, high)) < LARGEST:
             return None
         return self._from_range(kind, low, high, override)
 
