@@ -114,6 +114,17 @@ CASES = {
     ),
     "one-hot encoder": ("y = ai.onnx.ml.OneHotEncoder<cats_int64s = [2, 0, 7]>(x)", "int64[n,m] x", "float[n,m,3] y"),
     "one-hot encoder of reals": ("y = ai.onnx.ml.OneHotEncoder<cats_int64s = [1, 0]>(x)", "float[n] x", "float[n,2] y"),
+    **{
+        f"columns {columns}": (
+            f"i = Constant<value_ints = {columns}>() y = ai.onnx.ml.ArrayFeatureExtractor(x, i)",
+            "float[n,5] x", f"float[n,{len(columns)}] y",
+        )
+        for columns in ([3], [1, 3], [0, 1, 2], [2, 2], [4, 1], [0, 1, 4])
+    },
+    "a column of a vector": (
+        "i = Constant<value_ints = [4]>() a = ai.onnx.ml.ArrayFeatureExtractor(x, i) y = Neg(a)",
+        "float[5] x", "float[1,1] y",
+    ),
     "labels": (
         "y = ai.onnx.ml.LabelEncoder<keys_int64s = [2, 0, 2], values_floats = [0.5, 4.0, 9.0], default_float = 7.0>(x)",
         "int64[n,m] x", "float[n,m] y",

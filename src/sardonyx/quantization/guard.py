@@ -5,10 +5,11 @@ signal to noise of the option AccuracyGuard, more and more of it gives way, and 
 written:
 
 1. weights get a scale for each channel
-2. only operands of products and convolutions are quantized: what lies between them stays in float
-3. the layers that do the most damage stay in float, up to half of them
+2. the layers that do the most damage stay in float, if an eighth of them is enough
+3. only operands of products and convolutions are quantized: what lies between them stays in float
+4. the layers that do the most damage stay in float, up to half of them
 
-If none is good enough, the most accurate one is written, with a warning.
+If none is good enough, the most accurate one is written. A warning says what was done.
 """
 
 from __future__ import annotations
@@ -50,6 +51,12 @@ MAX_SAMPLES, MAX_NBYTES = 8, 64 << 20
 PRODUCTS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 MEASURED, MEASURED_S = 2, 60
 """Samples on which the damage of single layers is measured, and seconds after which the rest is taken for harmless."""
+
+FEW, MANY = 1 / 8, 1 / 2
+"""Shares of the layers that may stay in float: before all that lies between products does, and after that."""
+
+MARGIN_DB = 3.0
+"""A model that is not left as asked is to be so much better than the limit."""
 
 NAMED = 4
 """Layers in float that the message names."""
@@ -134,7 +141,8 @@ class _Guard:
         self, reference: Any, samples: Sequence[Feeds], quantize: Quantize, least_db: float, folder: Path
     ) -> None:
         self._reference, self.samples, self._quantize = reference, samples, quantize
-        self.least_db, self.path = least_db, folder / "quantized.onnx"
+        self.least_db, self.aimed_db = least_db, least_db + MARGIN_DB
+        self.path = folder / "quantized.onnx"
 
     def __call__(self, prepared: Model, settings: Settings) -> Model:
         model = self.quantized(prepared, settings)
@@ -152,27 +160,33 @@ class _Guard:
             for attempt in self._others(prepared, settings):
                 if attempt.db > best.db:
                     best = attempt
-                if attempt.db >= self.least_db:
+                if attempt.db >= self.aimed_db:
                     break
         self._tell(first, best)
         return best.model
 
     def _others(self, prepared: Model, settings: Settings) -> Iterator[_Attempt]:
+        what = "with a scale for each channel of weights"
         if not settings.per_channel:
             settings = replace(settings, per_channel=True)
-            yield from self._attempt("with a scale for each channel of weights", prepared, settings)
-        chosen = PRODUCTS.intersection(settings.op_types)
+            yield from self._attempt(what, prepared, settings)
         options = replace(settings.options, op_types_to_exclude_output_quantization=tuple(sorted(PRODUCTS)))
-        settings = replace(settings, op_types=chosen, options=options, float_between=True)
-        if not any(map(settings.wants, prepared.graph.nodes)):
+        chosen = PRODUCTS.intersection(settings.op_types)
+        products = replace(settings, op_types=chosen, options=options, float_between=True)
+        if not any(map(products.wants, prepared.graph.nodes)):
             return
-        what = "with a scale for each channel of weights and float between products"
-        yield from self._attempt(what, prepared, settings)
+        yield from self._with_float_layers(what, prepared, settings, FEW)
+        what += " and float between products"
+        yield from self._attempt(what, prepared, products)
+        yield from self._with_float_layers(what, prepared, products, MANY)
+
+    def _with_float_layers(self, what: str, prepared: Model, settings: Settings, share: float) -> Iterator[_Attempt]:
+        """At most that share of the layers in float, and as few as will do."""
         named = clone(prepared)
         _name_nodes(named.graph)
-        with _given_up("layer by layer"):
+        with _given_up(f"{what}, and layers in float"):
             search = _Layers(self, named, settings)
-            for kept in search.choices():
+            for kept in search.choices(share):
                 names = ", ".join(kept[:NAMED]) + (" ..." if len(kept) > NAMED else "")
                 said = f"{what}, and {len(kept)} of {search.count} layers in float ({names})"
                 excluded = frozenset({*settings.nodes_to_exclude, *kept})
@@ -226,25 +240,30 @@ class _Layers:
 
     def __init__(self, guard: _Guard, floats: Model, settings: Settings) -> None:
         self._guard = guard
-        wanted = {node.name for node in floats.graph.nodes if settings.wants(node)}
+        wanted = {node.name for node in floats.graph.nodes if node.op_type in PRODUCTS and settings.wants(node)}
         in_qdq = clone(floats)
         static.prepare(in_qdq, settings, QuantFormat.QDQ)
         static.rewrite(in_qdq, settings, QuantFormat.QDQ)
         self._model = Switched(floats, in_qdq, wanted, guard.path)
         self.count = len(self._model.layers)
 
-    def choices(self) -> Iterator[list[str]]:
-        """Fewest first: layers that are to stay in float."""
+    def choices(self, share: float) -> Iterator[list[str]]:
+        """Fewest first: layers that are to stay in float; none if FEW will not do."""
+        most = int(share * self.count)
+        if not most:
+            return
         noise = self._noise()
         order = sorted(noise, key=noise.__getitem__, reverse=True)
-        too_few, enough = 0, self.count // 2
+        too_few, enough = 0, most
+        if share == FEW and self._db(self.samples, order[:most]) < self._guard.aimed_db:
+            return
         while enough - too_few > 1:
             middle = (too_few + enough) // 2
-            is_enough = self._db(self.samples, order[:middle]) >= self._guard.least_db
+            is_enough = self._db(self.samples, order[:middle]) >= self._guard.aimed_db
             too_few, enough = (too_few, middle) if is_enough else (middle, enough)
         while enough:
             yield order[:enough]
-            enough = 0 if enough == self.count // 2 else min(2 * enough, self.count // 2)
+            enough = 0 if enough == most else min(2 * enough, most)
 
     def _noise(self) -> dict[str, float]:
         """By layer, as a share of the outputs' signal."""

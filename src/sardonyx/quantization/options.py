@@ -144,7 +144,7 @@ class ExtraOptions:
     """Weights are quantized in blocks of this many elements (QDQ format, opset 21)."""
     default_tensor_type: int | None = _option("DefaultTensorType", None, _is_optional_count, "a TensorProto.DataType")
     """Element type of activations whose type cannot be inferred."""
-    accuracy_guard: float = _option("AccuracyGuard", 18.0, _is_number, "a number of decibels, 0 for none")
+    accuracy_guard: float = _option("AccuracyGuard", 15.0, _is_number, "a number of decibels, 0 for none")
     """Not onnxruntime's: the signal to noise of outputs below which ``guard`` has a model quantized with more care."""
     nnapi_sigmoid: bool = _flag("extra.Sigmoid.nnapi")
     """Results of Sigmoid get the scale and zero point that Android's NNAPI prescribes."""

@@ -160,6 +160,11 @@ def array_feature_extractor(low: Lowering, node: Node) -> None:
     if not x.shape:
         raise Refused("features need an axis")
     x = views.inserted(x, 0) if len(x.shape) == 1 else x
+    column, features = low.input(1), x.shape[-1]
+    if column.is_scalar_const and isinstance(features, int) and 0 <= column.item() < features:
+        axis = len(x.shape) - 1
+        low.alias(node.output, views.sliced(x, axis, int(column.item()), 1))
+        return
     count: Known = product(picks.shape)
     low.require_least("ArrayFeatureExtractor: there is no index", count, 1)
     low.require_shape("ArrayFeatureExtractor: the stated shape", out.shape, (*x.shape[:-1], count))
