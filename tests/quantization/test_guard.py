@@ -19,6 +19,7 @@ from sardonyx.quantization.data import feeds_of
 from sardonyx.quantization.guard import MAX_SAMPLES, Recorded
 from sardonyx.quantization.kinds import QuantFormat, QuantType
 from sardonyx.quantization.quantize import quantize_static
+from sardonyx.quantization.source import read_model
 from tests.quantization.budget_nets import Feeds, Net, Readings, mobilenet_like, sqnr_db
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime comes with the test extra")
@@ -262,6 +263,21 @@ def test_outputs_that_are_no_floats_are_not_compared(tmp_path: Path, caplog: pyt
     path = tmp_path / "q.onnx"
     quantize_static(model, path, Readings(net.feeds(4)))
     assert path.exists() and "signal to noise" not in caplog.text
+
+
+FORMS: dict[str, Callable[[onnx.ModelProto, Path], Any]] = {
+    "proto": lambda model, folder: model,
+    "bytes": lambda model, folder: model.SerializeToString(),
+    "path": lambda model, folder: (folder / "m.onnx", onnx.save(model, folder / "m.onnx"))[0],
+    "ir": lambda model, folder: read_model(model),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_models_in_all_forms_are_compared(form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    given = FORMS[form](one_large_weight().model(), tmp_path)
+    quantize_static(given, tmp_path / "q.onnx", one_large_weight().feeds(4))
+    assert "a scale for each channel of weights:" in caplog.text
 
 
 class Ranged:

@@ -133,6 +133,9 @@ def guarded(reference: Any, samples: Sequence[Feeds], prepared: Model, settings:
     gave it, of which ``samples`` are feeds.
     """
     with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
+        if isinstance(reference, Model):
+            save(reference, path := Path(folder, "float.onnx"))
+            reference = path
         return _Guard(reference, samples, quantize, settings.options.accuracy_guard, Path(folder))(prepared, settings)
 
 
