@@ -246,6 +246,16 @@ def test_a_layer_in_float_has_its_weight_in_float(tmp_path: Path, caplog: pytest
     assert readers_of_integers(made) == {"a", "again", "c"}
 
 
+def test_random_outputs_are_not_compared(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    net = Net(["n", 32]).matmul("a", 32, 32).add("RandomNormalLike")
+    for path, options in (("q.onnx", {}), ("plain.onnx", OFF)):
+        quantize_static(net.model(), tmp_path / path, net.feeds(4), extra_options=options)
+    assert (tmp_path / "q.onnx").read_bytes() == (tmp_path / "plain.onnx").read_bytes()
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
+        "the accuracy of the quantized model was not checked: an output of the model is random"
+    ]
+
+
 def test_outputs_that_are_no_floats_are_not_compared(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     net = Net(["n", 32]).matmul("a", 32, 32).add("ArgMax", axis=1)
     net.nodes[-1].output[0] = "y"
