@@ -383,6 +383,7 @@ WORDS = np.array([["a", "b", "c"], ["q", "a", "zz"]], object)
 NUMBERS = np.array([[1.5, -2.0, 0.0], [0.0, 0.0, 0.0]], np.float32)
 NAN = float("nan")
 TABLES = (NUMBERS, NUMBERS[0], np.array([[3, -4]]))
+ENDS = np.array([-(2**63), 1 - 2**63, -1, 0, 2**63 - 3, 2**63 - 2, 2**63 - 1])
 FEATURES: list[tuple[str, Array, dict[str, Any], int]] = [
     *(("Normalizer", x, {"norm": n}, 1) for x in TABLES for n in ("MAX", "L1", "L2")),
     ("Scaler", NUMBERS, {"offset": [1.0, 2.0, 3.0], "scale": [0.5, 2.0, 3.0]}, 1),
@@ -409,6 +410,8 @@ FEATURES: list[tuple[str, Array, dict[str, Any], int]] = [
     ("LabelEncoder", np.array([1.0, NAN], np.float32), {"keys_floats": [NAN], "values_strings": ["n"]}, 4),
     ("LabelEncoder", np.array([[7, 2], [3, 5]]), {"keys_int64s": [5, 3, 5, 7], "values_int64s": [1, 2, 3, 4]}, 2),
     ("LabelEncoder", np.array([4, 2**40]), {"keys_int64s": [4, -(2**40)], "values_floats": [0.5, 0.2]}, 2),
+    ("LabelEncoder", ENDS, {"keys_int64s": ENDS[-2:].tolist(), "values_floats": [1.0, 2.0], "default_float": 9.0}, 2),
+    ("LabelEncoder", ENDS, {"keys_int64s": ENDS[:2].tolist(), "values_int64s": [1, 2], "default_int64": 9}, 2),
     ("ZipMap", NUMBERS, {"classlabels_strings": ["a", "b", "c"]}, 1),
     ("ZipMap", NUMBERS[:, :2], {"classlabels_strings": ["d", "c"]}, 1),
     ("ZipMap", np.ones((2, 4), np.float32), {"classlabels_strings": ["a", "b", "c", "d"]}, 1),

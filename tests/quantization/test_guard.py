@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,14 @@ import numpy as np
 import onnx
 import pytest
 
+from sardonyx import OrtValue
+from sardonyx.errors import InvalidArgument, NotImplemented
+from sardonyx.quantization import guard
+from sardonyx.quantization.data import feeds_of
 from sardonyx.quantization.guard import MAX_SAMPLES, Recorded
 from sardonyx.quantization.kinds import QuantFormat, QuantType
 from sardonyx.quantization.quantize import quantize_static
+from sardonyx.quantization.source import read_model
 from tests.quantization.budget_nets import Feeds, Net, Readings, mobilenet_like, sqnr_db
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime comes with the test extra")
@@ -171,6 +177,85 @@ def test_nodes_without_names_can_stay_in_float(tmp_path: Path, caplog: pytest.Lo
     assert any(node.input[1] == "bad.w" for node in made.graph.node if node.op_type == "MatMul")
 
 
+def test_nodes_of_one_name_stay_in_float_one_by_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Sardonyx takes names that occur twice; onnxruntime does not."""
+    net = one_bad_layer()
+    for node in net.nodes:
+        node.name = "layer"
+    quantize_static(net.model(), tmp_path / "q.onnx", Readings(net.feeds(16)))
+    assert "1 of 4 layers in float (layer_5)" in caplog.text
+    products = [node for node in onnx.load(tmp_path / "q.onnx").graph.node if node.op_type == "MatMul"]
+    assert [node.name for node in products if "bad.w" in node.input] == ["layer_5"] and len(products) == 4
+
+
+@pytest.mark.parametrize("chosen", [{}, {"nodes_to_quantize": ["grow"]}])
+def test_a_model_is_never_float_altogether(
+    chosen: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a product among the chosen nodes nothing would be quantized if only products were."""
+    net, sizes = Net(["n", 32]), np.ones(32)
+    sizes[3] = 1e4
+    net.add("Mul", net.constant("sizes", sizes), name="grow").add("Div", net.constant("same", sizes))
+    if chosen:
+        net.matmul("a", 32, 8)
+    made, db, said = quantized(net, tmp_path, caplog, **chosen)
+    assert db < 10 and "no more than" in said and "check the accuracy" in said
+    assert "grow" in readers_of_integers(made)
+
+
+def test_an_attempt_that_fails_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second quantized model, with a scale for each channel, does not run; the next one does."""
+    opened, count = guard.open_session, itertools.count()
+
+    def opening(model: Any) -> Any:
+        if next(count) == 2:
+            raise NotImplemented("no such kernel")
+        return opened(model)
+
+    monkeypatch.setattr(guard, "open_session", opening)
+    with caplog.at_level(logging.INFO, "sardonyx.quantization"):
+        quantize_static(one_bad_layer().model(), tmp_path / "q.onnx", Readings(one_bad_layer().feeds(16)))
+    assert "not quantized with a scale for each channel of weights: no such kernel" in caplog.text
+    assert "1 of 4 layers in float (bad)" in caplog.text
+
+
+def test_layers_that_are_not_measured_for_want_of_time_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "MEASURED_S", -1)
+    with caplog.at_level(logging.INFO, "sardonyx.quantization"):
+        quantize_static(one_bad_layer().model(), tmp_path / "q.onnx", Readings(one_bad_layer().feeds(16)))
+    assert "the damage of layers is no longer measured: a and later" in caplog.text
+
+
+def test_a_layer_in_float_has_its_weight_in_float(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A weight that another layer reads too, as integers."""
+    net, width = Net(["n", 32]), 32
+    weight = net.rng.standard_normal((width, width)) / np.sqrt(width)
+    weight[5] /= 3000
+    sizes = np.ones(width)
+    sizes[5] = 3000
+    net.matmul("a", width, width).add("Mul", net.constant("sizes", sizes), name="grow")
+    net.add("MatMul", net.constant("bad.w", weight), name="bad")
+    net.add("Relu").add("MatMul", "bad.w", name="again").matmul("c", width, 8)
+    made, db, said = quantized(net, tmp_path, caplog)
+    assert db > 17 and "1 of 4 layers in float (bad)" in said
+    assert {node.name for node in made.graph.node if "bad.w" in node.input} == {"bad"}
+    assert readers_of_integers(made) == {"a", "again", "c"}
+
+
+def test_random_outputs_are_not_compared(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    net = Net(["n", 32]).matmul("a", 32, 32).add("RandomNormalLike")
+    for path, options in (("q.onnx", {}), ("plain.onnx", OFF)):
+        quantize_static(net.model(), tmp_path / path, net.feeds(4), extra_options=options)
+    assert (tmp_path / "q.onnx").read_bytes() == (tmp_path / "plain.onnx").read_bytes()
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
+        "the accuracy of the quantized model was not checked: an output of the model is random"
+    ]
+
+
 def test_outputs_that_are_no_floats_are_not_compared(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     net = Net(["n", 32]).matmul("a", 32, 32).add("ArgMax", axis=1)
     net.nodes[-1].output[0] = "y"
@@ -190,6 +275,21 @@ def test_outputs_that_are_no_floats_are_not_compared(tmp_path: Path, caplog: pyt
     assert path.exists() and "signal to noise" not in caplog.text
 
 
+FORMS: dict[str, Callable[[onnx.ModelProto, Path], Any]] = {
+    "proto": lambda model, folder: model,
+    "bytes": lambda model, folder: model.SerializeToString(),
+    "path": lambda model, folder: (folder / "m.onnx", onnx.save(model, folder / "m.onnx"))[0],
+    "ir": lambda model, folder: read_model(model),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_models_in_all_forms_are_compared(form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    given = FORMS[form](one_large_weight().model(), tmp_path)
+    quantize_static(given, tmp_path / "q.onnx", one_large_weight().feeds(4))
+    assert "a scale for each channel of weights:" in caplog.text
+
+
 class Ranged:
     """A reader with ``set_range``, which CalibStridedMinMax calls."""
 
@@ -206,13 +306,59 @@ class Ranged:
         return len(self._all)
 
 
-@pytest.mark.parametrize("reader", [Readings, Ranged, list, iter])
-def test_the_first_samples_are_remembered(reader: Callable[[list[Feeds]], Any]) -> None:
+class Reused:
+    """A reader that writes each sample over the one before."""
+
+    def __init__(self, feeds: list[Feeds], wrap: Callable[[Any], Any] = lambda array: array) -> None:
+        self._rest, self._array = iter(feeds), feeds[0]["x"].copy()
+        self._value = wrap(self._array)
+
+    def get_next(self) -> Feeds | None:
+        feeds = next(self._rest, None)
+        if feeds is None:
+            return None
+        self._array[...] = feeds["x"]
+        return {"x": self._value}
+
+
+READERS: dict[str, Callable[[list[Feeds]], Any]] = {
+    "get_next": Readings,
+    "set_range": Ranged,
+    "list": list,
+    "iterator": iter,
+    "one array": Reused,
+    "one OrtValue": lambda feeds: Reused(feeds, OrtValue.ortvalue_from_numpy),
+    "one list": lambda feeds: Reused(feeds, lambda array: [array]),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_the_first_samples_are_remembered(reader: str) -> None:
     feeds = images().feeds(MAX_SAMPLES + 3)
-    recorded = Recorded(reader(feeds))
-    assert len(list(iter(recorded.get_next, None))) == len(feeds)
-    assert [s["x"].tobytes() for s in recorded.samples] == [f["x"].tobytes() for f in feeds[:MAX_SAMPLES]]
+    recorded = Recorded(READERS[reader](feeds))
+    assert sum(1 for _ in feeds_of(recorded)) == len(feeds)
+    assert [np.asarray(s["x"]).tobytes() for s in recorded.samples] == [f["x"].tobytes() for f in feeds[:MAX_SAMPLES]]
     assert recorded.samples[0]["x"] is not feeds[0]["x"]
+
+
+def test_samples_past_the_limit_of_bytes_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    feeds = images().feeds(4)
+    for limit, count in ((0, 1), (2 * feeds[0]["x"].nbytes, 2)):
+        monkeypatch.setattr(guard, "MAX_NBYTES", limit)
+        recorded = Recorded(feeds)
+        assert len(list(recorded)) == 4 and len(recorded.samples) == count
+
+
+@pytest.mark.parametrize("samples", [[np.ones((1, 32), np.float32)], [None], [{}]])
+def test_samples_that_are_no_feeds_of_the_model_are_refused_as_without_the_guard(
+    samples: list[Any], tmp_path: Path
+) -> None:
+    net, said = one_bad_layer(), []
+    for options in ({}, OFF):
+        with pytest.raises(InvalidArgument) as refused:
+            quantize_static(net.model(), tmp_path / "q.onnx", [*samples, *net.feeds(2)], extra_options=options)
+        said.append(str(refused.value))
+    assert said[0] == said[1] and "sample 1" in said[0]
 
 
 def test_samples_read_in_ranges(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
-from sardonyx.quantization import QuantFormat, QuantType
+from sardonyx.quantization import QuantFormat, QuantType, quantize_static
+from tests.quantization.budget_nets import Net
 from tests.quantization.graphs import NETWORKS
 from tests.quantization.oracle import Both
 
@@ -59,3 +62,15 @@ def test_reduced_range(quant_format: QuantFormat, tmp_path: Path) -> None:
     Both(network, tmp_path, quant_format=quant_format, reduce_range=True, activation_type=QuantType.QUInt8).check(
         tolerance=0.04
     )
+
+
+def test_a_model_of_halves_makes_no_warnings(tmp_path: Path) -> None:
+    """The ranges of halves are compared with limits that no half can have."""
+    weight = np.linspace(-1, 1, 32 * 8).astype(np.float16).reshape(32, 8)
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 19]> g (float16[n, 32] x) => (float16[n, 8] y) { y = MatMul(x, w) }"""
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    feeds = [{"x": f["x"].astype(np.float16)} for f in Net(["n", 32]).feeds(4)]
+    quantize_static(model, tmp_path / "q.onnx", feeds)
+    assert "QuantizeLinear" in {node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node}

@@ -171,13 +171,16 @@ def label_encoder(
 
 def labels_by_index(span: int, **attributes: Any) -> tuple[int, Array] | None:
     """A LabelEncoder of integers as a table of at most ``span`` elements: the least key, and the values from it on,
-    followed by the default. None where keys are no integers, lie further apart, or values are strings.
+    followed by the default. None where keys are no integers, lie further apart or at the end of int64, or values are
+    strings.
     """
     given = attributes.get("keys_tensor")
     keys = np.array(attributes.get("keys_int64s", ()), np.int64) if given is None else given.numpy().reshape(-1)
-    if not keys.size or keys.dtype.kind not in "iu" or int(keys.max()) - int(keys.min()) + 2 > span:
+    if not keys.size or keys.dtype.kind not in "iu":
         return None
     least, end = int(keys.min()), int(keys.max()) + 1
+    if end - least + 1 > span or end + 1 > np.iinfo(np.int64).max:
+        return None
     table = label_encoder(np.arange(least, end + 1), **attributes)
     return None if table.dtype == object else (least, table)
 

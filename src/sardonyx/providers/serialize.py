@@ -68,9 +68,9 @@ class Serializer:
             return "late", self._deferred_plain(executable)
         return "chain", self.chain(executable)
 
-    def _deferred_plain(self, executable: DeferredExecutable) -> tuple[str, tuple[Any, ...], Serialized | None]:
+    def _deferred_plain(self, executable: DeferredExecutable) -> tuple[Any, ...]:
         self._deferred.add(executable.name)
-        return executable.name, tuple(executable.reads), self._fallback(executable)
+        return executable.name, tuple(executable.reads), self._fallback(executable), tuple(executable.nodes)
 
     def _fallback(self, executable: DeferredExecutable) -> Serialized | None:
         """The numpy program of nodes, unless there is none or its constants are large."""
@@ -153,7 +153,9 @@ class Deserializer:
         program = DeserializedProgram(plain, arrays, self.executable)
         return Single(program) if kind == "single" else program
 
-    def _deferred(self, name: str, reads: Sequence[Any], serialized: Serialized | None) -> DeferredExecutable:
+    def _deferred(
+        self, name: str, reads: Sequence[Any], serialized: Serialized | None, nodes: Sequence[str]
+    ) -> DeferredExecutable:
         """Nodes that run for keys that are in the cache. Others need the model, which compiles and caches them; if the
         cache is full of them, those that have not been asked for before run on numpy.
         """
@@ -175,7 +177,7 @@ class Deserializer:
                 raise ModelNeeded
             return self.executable(serialized)
 
-        return DeferredExecutable(name, inputs, found, fallback)
+        return DeferredExecutable(name, inputs, found, fallback, nodes, self._provider.on_numpy)
 
 
 def deferred_executables(made: Any) -> Iterator[DeferredExecutable]:

@@ -21,6 +21,7 @@ import math
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,12 +37,13 @@ from sardonyx.quantization import static
 from sardonyx.quantization.budget.damage import Comparison
 from sardonyx.quantization.data import Feeds, feeds_of
 from sardonyx.quantization.kinds import NARROW, QuantFormat, QuantType
-from sardonyx.quantization.misuse import Misuse
 from sardonyx.quantization.running import open_session
 from sardonyx.quantization.settings import Settings
 from sardonyx.quantization.switched import Switched
 
 logger = logging.getLogger("sardonyx.quantization")
+details = logging.getLogger("sardonyx.quantization.guard")
+"""Of attempts, whose other messages are not shown."""
 
 MAX_SAMPLES, MAX_NBYTES = 8, 64 << 20
 """Samples, and bytes of them, that are kept for comparison."""
@@ -64,38 +66,45 @@ Quantize = Callable[[Model, Settings], None]
 
 
 class Recorded:
-    """A reader that remembers its first samples."""
+    """A reader, or another iterable of feeds, that remembers its first samples."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
-        self._feeds: Iterator[Feeds] | None = None if callable(getattr(reader, "get_next", None)) else feeds_of(reader)
         self.samples: list[dict[str, Any]] = []
         self._nbytes = 0
 
-    def get_next(self) -> Feeds | None:
-        feeds: Feeds | None = self._reader.get_next() if self._feeds is None else next(self._feeds, None)
-        if feeds and hasattr(feeds, "items") and len(self.samples) < MAX_SAMPLES:
-            arrays = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in feeds.items()}
-            self._nbytes += sum(a.nbytes for a in arrays.values() if isinstance(a, np.ndarray))
-            if self._nbytes <= MAX_NBYTES or not self.samples:
-                self.samples.append(arrays)
-        return feeds
+    def __iter__(self) -> Iterator[Feeds]:
+        for feeds in feeds_of(self._reader):
+            if hasattr(feeds, "items") and len(self.samples) < MAX_SAMPLES and self._nbytes <= MAX_NBYTES:
+                self._keep({name: _copied(value) for name, value in feeds.items()})
+            yield feeds
+
+    def _keep(self, sample: dict[str, Any]) -> None:
+        self._nbytes += sum(a.nbytes for a in sample.values() if isinstance(a, np.ndarray))
+        if self._nbytes <= MAX_NBYTES or not self.samples:
+            self.samples.append(sample)
 
     def first_samples(self) -> list[dict[str, Any]]:
         """Read now, if calibration did not read them."""
         if not self.samples:
-            for _ in range(MAX_SAMPLES):
-                if not self.get_next():
-                    break
+            for _ in itertools.islice(self, MAX_SAMPLES):
+                pass
         return self.samples
 
     def __len__(self) -> int:
         return len(self._reader)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._reader, name)
+    def set_range(self, start_index: int, end_index: int) -> None:
+        self._reader.set_range(start_index=start_index, end_index=end_index)
+
+
+def _copied(value: Any) -> Any:
+    """A value as it is now: a reader may write the next sample over it."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, list):
+        return [_copied(each) for each in value]
+    return value.numpy().copy() if hasattr(value, "is_tensor") and value.is_tensor() else value
 
 
 def is_guarded(settings: Settings) -> bool:
@@ -124,6 +133,9 @@ def guarded(reference: Any, samples: Sequence[Feeds], prepared: Model, settings:
     gave it, of which ``samples`` are feeds.
     """
     with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
+        if isinstance(reference, Model):
+            save(reference, path := Path(folder, "float.onnx"))
+            reference = path
         return _Guard(reference, samples, quantize, settings.options.accuracy_guard, Path(folder))(prepared, settings)
 
 
@@ -138,10 +150,15 @@ class _Guard:
     def __call__(self, prepared: Model, settings: Settings) -> Model:
         model = self.quantized(prepared, settings)
         try:
-            self._expected = _outputs(self._reference, self.samples)
+            *self._expected, again = _outputs(self._reference, [*self.samples, self.samples[0]])
+            if self.db([again]) < self.least_db:
+                logger.warning("the accuracy of the quantized model was not checked: an output of the model is random")
+                return model
             first = best = self._compared("as asked", model)
         except SardonyxError as error:
-            logger.warning("the quantized model does not run here: its accuracy was not checked (%s)", error)
+            logger.warning(
+                "the accuracy of the quantized model was not checked: it cannot be compared here (%s)", error
+            )
             return model
         if first.db >= self.least_db:
             return model
@@ -159,21 +176,21 @@ class _Guard:
         if not settings.per_channel:
             settings = replace(settings, per_channel=True)
             yield from self._attempt(what, prepared, settings)
+        options = replace(settings.options, op_types_to_exclude_output_quantization=tuple(sorted(PRODUCTS)))
         chosen = PRODUCTS.intersection(settings.op_types)
-        if not chosen:
+        products = replace(settings, op_types=chosen, options=options, float_between=True)
+        if not any(map(products.wants, prepared.graph.nodes)):
             return
         yield from self._with_float_layers(what, prepared, settings, FEW)
-        options = replace(settings.options, op_types_to_exclude_output_quantization=tuple(sorted(PRODUCTS)))
-        settings = replace(settings, op_types=chosen, options=options, float_between=True)
         what += " and float between products"
-        yield from self._attempt(what, prepared, settings)
-        yield from self._with_float_layers(what, prepared, settings, MANY)
+        yield from self._attempt(what, prepared, products)
+        yield from self._with_float_layers(what, prepared, products, MANY)
 
     def _with_float_layers(self, what: str, prepared: Model, settings: Settings, share: float) -> Iterator[_Attempt]:
         """At most that share of the layers in float, and as few as will do."""
         named = clone(prepared)
         _name_nodes(named.graph)
-        with contextlib.suppress(Misuse):
+        with _given_up(f"{what}, and layers in float"):
             search = _Layers(self, named, settings)
             for kept in search.choices(share):
                 names = ", ".join(kept[:NAMED]) + (" ..." if len(kept) > NAMED else "")
@@ -187,8 +204,8 @@ class _Guard:
         return model
 
     def _attempt(self, what: str, prepared: Model, settings: Settings) -> Iterator[_Attempt]:
-        """One, or none where the model or the options do not allow it."""
-        with contextlib.suppress(Misuse):
+        """One, or none where the model, the options or what can be run here do not allow it."""
+        with _given_up(what):
             yield self._compared(what, self.quantized(prepared, settings))
 
     def _compared(self, what: str, model: Model) -> _Attempt:
@@ -260,7 +277,7 @@ class _Layers:
         end = time.monotonic() + MEASURED_S
         for layer in self._model.layers:
             if time.monotonic() > end:
-                logger.info("after %d s the damage of layers is no longer measured: %s and later", MEASURED_S, layer)
+                details.info("after %d s the damage of layers is no longer measured: %s and later", MEASURED_S, layer)
                 break
             others = [each for each in self._model.layers if each != layer]
             found[layer] = 10 ** (-self._db(self.samples[:MEASURED], others) / 10)
@@ -280,6 +297,15 @@ def _outputs(model: Any, samples: Sequence[Feeds]) -> list[list[Any]]:
 
 
 @contextlib.contextmanager
+def _given_up(what: str) -> Iterator[None]:
+    """An attempt that fails is none: the model as asked for is there."""
+    try:
+        yield
+    except SardonyxError as error:
+        details.info("not quantized %s: %s", what, error)
+
+
+@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """No messages of attempts that repeat those of the first model."""
     thread = threading.get_ident()
@@ -295,13 +321,14 @@ def _quiet() -> Iterator[None]:
 
 
 def _name_nodes(graph: Graph) -> None:
-    """Names for nodes without one: layers are kept in float by name."""
-    taken = {node.name for node in graph.nodes}
+    """Names of their own for all nodes: layers are kept in float by name."""
+    counts = Counter(node.name for node in graph.nodes)
+    taken = {*counts, *(name for node in graph.nodes for name in node.origin)}
     for node in graph.nodes:
-        if not node.name:
-            node.name = next(
-                name
-                for i in itertools.count()
-                if (name := f"{node.op_type}_{node.outputs[0].name}" + (f"_{i}" if i else "")) not in taken
-            )
-            taken.add(node.name)
+        if node.name and counts[node.name] == 1:
+            continue
+        stem = node.name or f"{node.op_type}_{next((v.name for v in node.outputs if v.name), '')}"
+        if node.name and node.name not in node.origin:
+            node.origin = (*node.origin, node.name)
+        node.name = next(name for i in itertools.count() if (name := f"{stem}_{i}" if i else stem) not in taken)
+        taken.add(node.name)

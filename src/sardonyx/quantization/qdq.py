@@ -123,6 +123,8 @@ class _Writer:
         scaled = self._scaled(value.name, parameters)
         self.scaled[value] = scaled
         uses = local_uses(value, self.graph)
+        if self.settings.float_between:
+            uses = [use for use in uses if not self.settings.excludes(use[0])]
         before = self._first(node for node, _ in uses)
         attrs: dict[str, Any] = {}
         if parameters.axis is not None:

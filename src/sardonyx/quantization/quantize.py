@@ -138,8 +138,11 @@ def quantize_static(
     static.prepare(model, settings, quant_format)
     if smoothed:
         static.smoothed(model, settings, calibration_data_reader, providers=calibration_providers)
-    reader = None if calibration_data_reader is None else Recorded(calibration_data_reader)
+    recorded = (
+        Recorded(calibration_data_reader) if is_guarded(settings) and calibration_data_reader is not None else None
+    )
     if ranges is None:
+        reader = calibration_data_reader if recorded is None else recorded
         ranges = static.calibrated(model, settings, reader, method=calibrate_method, providers=calibration_providers)
         static.keep_ranges(ranges, calibration_cache_path, smoothed=smoothed)
     settings.ranges = ranges
@@ -148,7 +151,7 @@ def quantize_static(
         static.prepare(model, settings, quant_format)
         static.rewrite(model, settings, quant_format)
 
-    samples = reader.first_samples() if reader is not None and is_guarded(settings) else []
+    samples = [] if recorded is None else recorded.first_samples()
     if samples:
         model = guarded(model_input, samples, model, settings, rewrite)
     else:

@@ -41,14 +41,19 @@ class Settings:
     overrides: Overrides = field(default_factory=lambda: Overrides({}))
     ranges: TensorsData | None = None
     float_between: bool = False
-    """Readers of a quantized tensor that are not quantized themselves, and outputs, take it as it was (QDQ format)."""
+    """Readers of a quantized tensor that are not quantized themselves, and outputs, take it as it was (QDQ format).
+    Of a constant only readers that are excluded by name do, so that a table that others read is not stored twice.
+    """
 
     def wants(self, node: Node) -> bool:
         """Whether a node is to be quantized. A node that replaced another goes by that one's name too."""
-        names = {node.name, *node.origin}
-        if self.nodes_to_quantize and names.isdisjoint(self.nodes_to_quantize):
+        if self.nodes_to_quantize and {node.name, *node.origin}.isdisjoint(self.nodes_to_quantize):
             return False
-        return node.op_type in self.op_types and node.op_type not in _NEVER and names.isdisjoint(self.nodes_to_exclude)
+        return node.op_type in self.op_types and node.op_type not in _NEVER and not self.excludes(node)
+
+    def excludes(self, node: Node) -> bool:
+        """Whether a node is to stay in float, by its name."""
+        return not {node.name, *node.origin}.isdisjoint(self.nodes_to_exclude)
 
     def is_weight_symmetric(self, kind: QuantType) -> bool:
         given = self.options.weight_symmetric
@@ -71,7 +76,7 @@ class Settings:
         low, high = found.range_value
         low = np.asarray(low if override.rmin is None else override.rmin, low.dtype).reshape(())
         high = np.asarray(high if override.rmax is None else override.rmax, high.dtype).reshape(())
-        if not max(-low, high) < LARGEST:
+        if not float(max(-low, high)) < LARGEST:
             return None
         return self._from_range(kind, low, high, override)
 

@@ -169,7 +169,7 @@ class Engine:
         return executable.memory([tuple(shapes[name]) for name in self.names])
 
     def explain(self) -> Explanation:
-        return self._explanation.told({name: why for each in self.on_numpy for name, why in each.items()})
+        return self._explanation.told({name: why for each in self.on_numpy for name, why in list(each.items())})
 
     @property
     def metadata(self) -> ModelMetadata:

@@ -36,7 +36,7 @@ from sardonyx.partition.parts import Parts, chain_of
 from sardonyx.partition.provider import Executable, Part, RunContext
 from sardonyx.plan.sizes import Unplannable
 from sardonyx.providers.cpu.compile import compile_part
-from sardonyx.providers.cpu.runtime.deferred import TOO_MANY, DeferredExecutable, KeyInputs
+from sardonyx.providers.cpu.runtime.deferred import DeferredExecutable, KeyInputs
 from sardonyx.providers.reference import ReferenceProvider
 
 if TYPE_CHECKING:
@@ -96,7 +96,11 @@ def _compiled(section: Part, provider: CpuProvider, facts: GraphFacts) -> Execut
 
 def _note(nodes: Iterable[Node], why: str, provider: CpuProvider) -> None:
     """Have the provider tell that numpy runs its nodes."""
-    provider.on_numpy.update((node.name or node.outputs[0].name, why) for node in nodes)
+    provider.on_numpy.update((_told_as(node), why) for node in nodes)
+
+
+def _told_as(node: Node) -> str:
+    return node.name or node.outputs[0].name
 
 
 def _tells_more(section: Part, shapes: Sequence[tuple[Any, ...] | None]) -> bool:
@@ -135,10 +139,10 @@ def _awaiting(part: Part, provider: CpuProvider, shapes: Sequence[tuple[Any, ...
         MAX_CONTENT,
     )
     otherwise = partial(Program, part.nodes, part.inputs, part.outputs, bind)
-    note = partial(_note, part.nodes, TOO_MANY, provider)
     return DeferredExecutable(
-        _name(part, shapes), reads, DeferredCompiler(part, provider, shapes, reads).compiled, otherwise, note
-    )
+        _name(part, shapes), reads, DeferredCompiler(part, provider, shapes, reads).compiled, otherwise,
+        [_told_as(node) for node in part.nodes], provider.on_numpy,
+    )  # fmt: skip
 
 
 def _name(part: Part, shapes: Sequence[tuple[Any, ...] | None]) -> str:

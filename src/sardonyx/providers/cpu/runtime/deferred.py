@@ -49,16 +49,18 @@ class DeferredExecutable:
         reads: KeyInputs,
         compile: Callable[[Sequence[Any]], Executable | None],
         otherwise: Callable[[], Executable],
-        note: Callable[[], object] = lambda: None,
+        nodes: Sequence[str] = (),
+        on_numpy: dict[str, str] | None = None,
     ) -> None:
         """``name`` is unique in the model. ``compile`` specializes for some arguments, or returns None if that is not
         worth it.
 
-        ``otherwise`` makes the executable for all arguments without a specialization; ``note`` is called when a run
-        takes it.
+        ``otherwise`` makes the executable for all arguments without a specialization; when a run takes it, the names of
+        the ``nodes`` are put into ``on_numpy``, with the reason.
         """
         self.name, self.reads = name, reads
-        self._compile, self._otherwise, self._note = compile, otherwise, note
+        self.nodes, self._on_numpy = nodes, {} if on_numpy is None else on_numpy
+        self._compile, self._otherwise = compile, otherwise
         self._fallback: Executable | None = None
         self.keep: Callable[[SpecializationKey, Executable], object] | None = None
         """Called with each new specialization, to write it to the compiled-model cache."""
@@ -77,7 +79,7 @@ class DeferredExecutable:
                     if found is not None and self.keep is not None:
                         self.keep(key, found)
         if found is None:
-            self._note()
+            self._on_numpy.update(dict.fromkeys(self.nodes, TOO_MANY))
             found = self.fallback()
         return found.run(args, context)
 
