@@ -49,6 +49,8 @@ def odd(draw: Draw, run: Run) -> Run:
             )
         else:
             feeds[name] = wrong(draw, feeds[name], kind)
+            if layouts.get(name) == "shared":
+                del layouts[name]
         return Run(feeds, "wrong", layouts)
     layouts["*outputs"] = draw.one(OUTPUTS)
     return replace(run, feeds=feeds, layouts=layouts)

@@ -159,6 +159,15 @@ class Arithmetic:
         found = self.to_i32(self.select(v.ne(v), 0.0, below))
         return self.select(v >= high, 2**31 - 1, found)
 
+    def fenced(self, v: Val) -> Val:
+        """The same number, which LLVM does not merge with what follows: it makes a library call of f64 to f32 to f16
+        where the first step loses nothing.
+        """
+        if v.lanes > 1:
+            return v
+        fence = self.declare(f"llvm.arithmetic.fence.{v.type.mangled}", v.type, [v.type])
+        return self._val(self.b.call(fence, [v.ir], is_pure=True), v.dtype, v.lanes)
+
     def to_i32(self, v: Val) -> Val:
         """Floats within the range of i32, truncated; other results are arbitrary."""
         return self._val(self.b.convert("fptosi", v.ir, vector(scalar_type(i32), v.lanes)), i32, v.lanes)

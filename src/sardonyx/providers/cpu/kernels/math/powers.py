@@ -102,7 +102,7 @@ def fmod(k: Kernel, a: Val, b: Val) -> Val:
     scaled up first so that the quotient does not overflow.
     """
     if a.dtype is f32:
-        return k.cast(fmod(k, k.cast(a, f64), k.cast(b, f64)), f32)
+        return k.fenced(k.cast(fmod(k, k.cast(a, f64), k.cast(b, f64)), f32))
     lanes = max(a.lanes, b.lanes)
     a, b = k.value(a, f64, lanes), k.value(b, f64, lanes)
     divisor = k.abs(b)
