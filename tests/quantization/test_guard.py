@@ -221,6 +221,34 @@ def test_an_attempt_that_fails_is_passed_over(
     assert "1 of 4 layers in float (bad)" in caplog.text
 
 
+@pytest.mark.parametrize("error", [MemoryError(), OSError(28, "No space left on device")])
+@pytest.mark.parametrize("opened", [0, 1], ids=["float", "quantized"])
+def test_a_model_that_cannot_be_compared_is_written_as_asked(
+    error: Exception, opened: int, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, opening, count = one_bad_layer(), guard.open_session, itertools.count()
+    quantize_static(net.model(), tmp_path / "plain.onnx", net.feeds(4), extra_options=OFF)
+
+    def failing(model: Any) -> Any:
+        if next(count) == opened:
+            raise error
+        return opening(model)
+
+    monkeypatch.setattr(guard, "open_session", failing)
+    quantize_static(net.model(), tmp_path / "q.onnx", net.feeds(4))
+    assert (tmp_path / "q.onnx").read_bytes() == (tmp_path / "plain.onnx").read_bytes()
+    assert f"was not checked: it cannot be compared here ({str(error) or 'MemoryError'})" in caplog.text
+
+
+def test_a_machine_without_room_for_temporary_files_quantizes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    net = one_bad_layer()
+    quantize_static(net.model(), tmp_path / "q.onnx", net.feeds(4))
+    assert (tmp_path / "q.onnx").exists() and "was not checked" in caplog.text
+
+
 def test_layers_that_are_not_measured_for_want_of_time_are_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

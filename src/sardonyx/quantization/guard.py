@@ -61,6 +61,9 @@ MARGIN_DB = 3.0
 NAMED = 4
 """Layers in float that the message names."""
 
+FAILURES = (SardonyxError, OSError, MemoryError)
+"""Of a comparison: the model as asked for is written all the same."""
+
 Quantize = Callable[[Model, Settings], None]
 """Quantizes a prepared model in place."""
 
@@ -132,36 +135,45 @@ def guarded(reference: Any, samples: Sequence[Feeds], prepared: Model, settings:
     """The quantized form of a prepared model, whose graph stays as it is. ``reference`` is the float model as the user
     gave it, of which ``samples`` are feeds.
     """
-    with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
-        if isinstance(reference, Model):
-            save(reference, path := Path(folder, "float.onnx"))
-            reference = path
-        return _Guard(reference, samples, quantize, settings.options.accuracy_guard, Path(folder))(prepared, settings)
+    asked = clone(prepared)
+    quantize(asked, settings)
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sardonyx-"))
+            guard = _Guard(reference, samples, quantize, settings.options.accuracy_guard, Path(folder))
+            first = guard.compared("as asked", asked)
+        except FAILURES as error:
+            _warn_unchecked(f"it cannot be compared here ({str(error) or type(error).__name__})")
+            return asked
+        if guard.is_random:
+            _warn_unchecked("an output of the model is random")
+            return asked
+        return guard.improved(first, prepared, settings)
+
+
+def _warn_unchecked(why: str) -> None:
+    logger.warning("the accuracy of the quantized model was not checked: %s", why)
 
 
 class _Guard:
     def __init__(
         self, reference: Any, samples: Sequence[Feeds], quantize: Quantize, least_db: float, folder: Path
     ) -> None:
-        self._reference, self.samples, self._quantize = reference, samples, quantize
+        """Runs the float model."""
+        self.samples, self._quantize = samples, quantize
         self.least_db, self.aimed_db = least_db, least_db + MARGIN_DB
         self.path = folder / "quantized.onnx"
+        if isinstance(reference, Model):
+            save(reference, path := folder / "float.onnx")
+            reference = path
+        *self._expected, again = _outputs(reference, [*samples, samples[0]])
+        self.is_random = self.db([again]) < least_db
 
-    def __call__(self, prepared: Model, settings: Settings) -> Model:
-        model = self.quantized(prepared, settings)
-        try:
-            *self._expected, again = _outputs(self._reference, [*self.samples, self.samples[0]])
-            if self.db([again]) < self.least_db:
-                logger.warning("the accuracy of the quantized model was not checked: an output of the model is random")
-                return model
-            first = best = self._compared("as asked", model)
-        except SardonyxError as error:
-            logger.warning(
-                "the accuracy of the quantized model was not checked: it cannot be compared here (%s)", error
-            )
-            return model
+    def improved(self, first: _Attempt, prepared: Model, settings: Settings) -> Model:
+        """The model of the first attempt, or a more accurate one if it is not accurate enough."""
+        best = first
         if first.db >= self.least_db:
-            return model
+            return first.model
         with _quiet():
             for attempt in self._others(prepared, settings):
                 if attempt.db > best.db:
@@ -198,17 +210,14 @@ class _Guard:
                 excluded = frozenset({*settings.nodes_to_exclude, *kept})
                 yield from self._attempt(said, named, replace(settings, nodes_to_exclude=excluded))
 
-    def quantized(self, prepared: Model, settings: Settings) -> Model:
-        model = clone(prepared)
-        self._quantize(model, settings)
-        return model
-
     def _attempt(self, what: str, prepared: Model, settings: Settings) -> Iterator[_Attempt]:
         """One, or none where the model, the options or what can be run here do not allow it."""
         with _given_up(what):
-            yield self._compared(what, self.quantized(prepared, settings))
+            model = clone(prepared)
+            self._quantize(model, settings)
+            yield self.compared(what, model)
 
-    def _compared(self, what: str, model: Model) -> _Attempt:
+    def compared(self, what: str, model: Model) -> _Attempt:
         save(model, self.path)
         return _Attempt(model, what, self.db(_outputs(str(self.path), self.samples)))
 
@@ -301,8 +310,8 @@ def _given_up(what: str) -> Iterator[None]:
     """An attempt that fails is none: the model as asked for is there."""
     try:
         yield
-    except SardonyxError as error:
-        details.info("not quantized %s: %s", what, error)
+    except FAILURES as error:
+        details.info("not quantized %s: %s", what, error or type(error).__name__)
 
 
 @contextlib.contextmanager
