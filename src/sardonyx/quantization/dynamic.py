@@ -24,6 +24,7 @@ from sardonyx.quantization.rewriter import Rewriter, Rule, Stored, quantized_nam
 from sardonyx.quantization.settings import Settings
 from sardonyx.quantization.source import (
     MICROSOFT,
+    assume_types,
     is_real,
     is_weight,
     lift_constants,
@@ -76,6 +77,7 @@ def quantize_dynamically(
         overrides=Overrides.of(options.tensor_quant_overrides, model, QuantType.QUInt8),
     )
     prepare(model)
+    settings.assumed_types = assume_types(model, options.default_tensor_type)
     warn_unless_wanted(model, settings)
     DynamicRewriter(model, settings, RULES).run()
     finish(model, settings)

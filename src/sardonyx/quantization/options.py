@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from sardonyx import dtypes
 from sardonyx.quantization.misuse import Misuse
 
 Check = Callable[[Any], bool]
@@ -45,6 +46,10 @@ def _is_count(value: Any) -> bool:
 
 def _is_optional_count(value: Any) -> bool:
     return value is None or (_is_count(value) and value > 0)
+
+
+def _is_optional_type(value: Any) -> bool:
+    return value is None or (_is_count(value) and value in {dtype.onnx for dtype in dtypes.every()})
 
 
 def _are_names(value: Any) -> bool:
@@ -142,7 +147,7 @@ class ExtraOptions:
     """Scales of weights are not enlarged where the bias would not fit int32 otherwise."""
     block_size: int = _option("BlockSize", 0, _is_count, "a number of elements, 0 for none")
     """Weights are quantized in blocks of this many elements (QDQ format, opset 21)."""
-    default_tensor_type: int | None = _option("DefaultTensorType", None, _is_optional_count, "a TensorProto.DataType")
+    default_tensor_type: int | None = _option("DefaultTensorType", None, _is_optional_type, "a TensorProto.DataType")
     """Element type of activations whose type cannot be inferred."""
     accuracy_guard: float = _option("AccuracyGuard", 15.0, _is_number, "a number of decibels, 0 for none")
     """Not onnxruntime's: the signal to noise of outputs below which ``guard`` has a model quantized with more care."""

@@ -40,6 +40,8 @@ class Settings:
     options: ExtraOptions = field(default_factory=ExtraOptions)
     overrides: Overrides = field(default_factory=lambda: Overrides({}))
     ranges: TensorsData | None = None
+    assumed_types: frozenset[str] = frozenset()
+    """Names of the results whose type is not known and was taken to be ``options.default_tensor_type``."""
     float_between: bool = False
     """Readers of a quantized tensor that are not quantized themselves, and outputs, take it as it was (QDQ format).
     Of a constant only readers that are excluded by name do, so that a table that others read is not stored twice.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from sardonyx import dtypes
 from sardonyx.ir.clone import clone
 from sardonyx.ir.graph import Graph, Model, Node, Value
 from sardonyx.ir.tensor import Tensor
+from sardonyx.ir.types import TensorType
 from sardonyx.model.load import load
 from sardonyx.normalize.run import lowest_opset, normalize, unify_opsets
 from sardonyx.quantization.misuse import Misuse
@@ -87,6 +88,24 @@ def is_real(value: Value | None) -> bool:
 def is_weight(value: Value | None) -> bool:
     """Whether a value is a constant of reals."""
     return value is not None and value.const is not None and is_real(value)
+
+
+def assume_types(model: Model, number: int | None) -> frozenset[str]:
+    """Give results whose type is not known the element type with this ``TensorProto.DataType``; returns their names."""
+    if number is None:
+        return frozenset()
+    untyped = [v for node in model.graph.all_nodes() for v in node.outputs if v.type is None and not v.is_dead]
+    for value in untyped:
+        value.type = TensorType(dtypes.of_onnx(number))
+    return frozenset(value.name for value in untyped)
+
+
+def forget_types(model: Model, names: Collection[str]) -> None:
+    """Take back what ``assume_types`` did: a file that states a wrong type is refused by other engines."""
+    for node in model.graph.all_nodes():
+        for value in node.outputs:
+            if value.name in names:
+                value.type = None
 
 
 def local_uses(value: Value, graph: Graph) -> list[tuple[Node, int]]:

@@ -25,7 +25,14 @@ from sardonyx.quantization.qoperator import quantize_qoperator
 from sardonyx.quantization.registry import STATIC_OPERATORS
 from sardonyx.quantization.settings import Settings
 from sardonyx.quantization.smooth import muls_of, smooth
-from sardonyx.quantization.source import lift_constants, opset_of, raise_opset, warn_of_unknown_nodes
+from sardonyx.quantization.source import (
+    assume_types,
+    forget_types,
+    lift_constants,
+    opset_of,
+    raise_opset,
+    warn_of_unknown_nodes,
+)
 
 logger = logging.getLogger("sardonyx.quantization")
 
@@ -78,6 +85,7 @@ def prepare(model: Model, settings: Settings, quant_format: QuantFormat = QuantF
     """
     lift_constants(model.graph)
     raise_opset(model, required_opset(model, settings, quant_format))
+    settings.assumed_types |= assume_types(model, settings.options.default_tensor_type)
 
 
 def required_opset(model: Model, settings: Settings, quant_format: QuantFormat) -> int:
@@ -197,12 +205,13 @@ def warn_unless_wanted(model: Model, settings: Settings) -> None:
 
 
 def finish(model: Model, settings: Settings) -> None:
-    """Sign a quantized model, with the IR version that its types need."""
+    """Sign a quantized model, with the IR version that its types need and without types that were assumed."""
     kinds = {settings.activation_type, settings.weight_type, *settings.overrides.types()}
     needed = 10 if not kinds.isdisjoint(NARROW) else 9 if any(kind.is_float8 for kind in kinds) else 0
     model.ir_version = max(model.ir_version, needed)
     model.producer_name, model.producer_version = PRODUCER, _version()
     model.stated_shapes = {}
+    forget_types(model, settings.assumed_types)
 
 
 def _version() -> str:
