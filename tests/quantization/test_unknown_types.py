@@ -60,5 +60,5 @@ def test_static(form: QuantFormat, tmp_path: Path) -> None:
 
 
 def test_a_number_that_is_no_type(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="DefaultTensorType.*TensorProto.DataType.*got: 99"):
+    with pytest.raises(InvalidArgument, match=r"DefaultTensorType.*TensorProto.DataType.*got: 99"):
         quantize_dynamic(network().model, tmp_path / "q.onnx", extra_options={"DefaultTensorType": 99})

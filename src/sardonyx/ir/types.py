@@ -99,10 +99,6 @@ def ort_name(t: ValueType | None) -> str:
     return ""
 
 
-def tensor_of(t: ValueType | None) -> TensorType | None:
-    return t if isinstance(t, TensorType) else None
-
-
 def dtype_of(t: ValueType | None) -> DType | None:
     return t.dtype if isinstance(t, (TensorType, SparseTensorType)) else None
 

@@ -19,9 +19,6 @@ from sardonyx.limits import Limits, check_time, forbidden, refusal
 from sardonyx.model.protos import label, subgraphs
 from sardonyx.model.types import dtype_of
 
-REWRITTEN = 4
-"""How many nodes rewrites may make for each node of the file."""
-
 
 def read(source: Any, limits: Limits) -> bytes:
     """The bytes of a model, within its limits."""

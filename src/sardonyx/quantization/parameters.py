@@ -200,12 +200,6 @@ def quantize_array(data: Array, parameters: Parameters) -> Array:
     return made
 
 
-def dequantize_array(integers: Array, parameters: Parameters) -> Array:
-    """The numbers that integers stand for, in the type of the scale."""
-    scale, zero = (_spread(each, integers, parameters) for each in (parameters.scale, parameters.zero_point))
-    return np.asarray((integers.astype(np.float32) - zero.astype(np.float32)) * scale, parameters.scale.dtype)
-
-
 def _spread(values: Array, data: Array, parameters: Parameters) -> Array:
     """Scales or zero points in a shape that broadcasts against the data."""
     axis = parameters.axis

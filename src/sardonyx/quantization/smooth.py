@@ -31,14 +31,12 @@ Fold = Callable[[Graph, Node, Array, int], bool]
 
 @dataclass
 class Smoothed:
-    """What was done to one tensor: the products that read it, and how much its outliers shrank."""
+    """A tensor whose outliers were moved into the weights of the products that read it."""
 
     tensor: str
     products: tuple[str, ...]
     is_folded: bool
-    spread_before: float
-    """The largest magnitude of a channel, divided by the median channel's."""
-    spread_after: float
+    """Whether the factors are in the operator before, not in a Mul of their own."""
 
 
 @dataclass
@@ -151,13 +149,7 @@ def _smooth(graph: Graph, group: _Group, activation: Array, alpha: float, foldin
     is_folded = folding and _is_only_read_by(group) and divide(graph, group.source, factors, group.axis)
     if not is_folded:
         _insert_mul(graph, group, factors)
-    return Smoothed(
-        group.source.name,
-        tuple(node.name for node in group.products),
-        is_folded,
-        float(size.max() / np.median(size)),
-        float((size / factors).max() / np.median(size / factors)),
-    )
+    return Smoothed(group.source.name, tuple(node.name for node in group.products), is_folded)
 
 
 def _weight_of(node: Node) -> Array:
