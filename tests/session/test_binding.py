@@ -139,6 +139,8 @@ def test_mistakes(session: ort.InferenceSession) -> None:
         binding.bind_output("Y", buffer_ptr=X.ctypes.data)
     with pytest.raises(RuntimeError, match="not present"):
         binding.bind_input("X", "cuda", 0, np.float32, [3, 2], X.ctypes.data)
+    with pytest.raises(RuntimeError, match="the address of the memory is 0"):
+        binding.bind_input("X", "cpu", 0, np.float32, [3, 2], 0)
     binding.bind_output("Y")
     with pytest.raises(RuntimeError, match=r"Error in execution: .*missing"):
         session.run_with_iobinding(binding)

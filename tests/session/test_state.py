@@ -189,3 +189,18 @@ def test_a_recurrent_state() -> None:
         session.run_with_iobinding(binding)
         (h,) = session.run(None, {"x": x, "h": h})
         np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], h)
+
+
+@pytest.mark.parametrize("capacity", [None, 8])
+def test_an_input_that_is_bound_again_is_no_state_any_more(capacity: int | None) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+    g (float[n] x, float[p] past) => (float[t] present) { present = Concat<axis = 0>(past, x) }"""
+    session = sx.InferenceSession(onnx.parser.parse_model(text).SerializeToString())
+    binding = session.io_binding()
+    binding.bind_state("past", "present", np.zeros(0, "f"), capacity=capacity, axis=0)
+    binding.bind_cpu_input("x", np.array([1, 2], "f"))
+    session.run_with_iobinding(binding)
+    binding.bind_cpu_input("past", np.array([7], "f"))
+    for _ in range(2):
+        session.run_with_iobinding(binding)
+        assert binding.copy_outputs_to_cpu()[0].tolist() == [7, 1, 2]

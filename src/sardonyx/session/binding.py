@@ -57,6 +57,7 @@ class SessionIOBinding:
 
     def bind_ortvalue_input(self, name: str, value: NativeValue) -> None:
         self._inputs[name] = value
+        self._states = {output: state for output, state in self._states.items() if state.input_name != name}
         self._ready = None
 
     def bind_output(self, name: str, device: NativeDevice, *memory: Any) -> None:
@@ -223,7 +224,7 @@ class IOBinding:
         """Bind an input and an output as one state: every run reads it, ``value`` at first, and replaces it.
 
         A state that grows, such as a decoder's KV cache, gets room for ``capacity`` elements along ``axis``. Runs then
-        append to it in place and copy nothing.
+        append to it in place and copy nothing. Binding one of the two to something else ends the state.
         """
         array = value.numpy() if isinstance(value, OrtValue) else value
         self._iobinding.bind_state(input_name, output_name, array, capacity, axis)

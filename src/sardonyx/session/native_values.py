@@ -270,6 +270,8 @@ def memory_at(pointer: int, dtype: DType, shape: Sequence[int], keep: Any = None
         raise Misuse("a negative dimension", got=list(shape))
     if not count:
         return np.empty(tuple(shape), dtype.numpy)
+    if not pointer:
+        raise Misuse("the address of the memory is 0", expected=f"{dtype.nbytes(count)} bytes")
     memory: Any = (ctypes.c_ubyte * dtype.nbytes(count)).from_address(int(pointer))
     memory._keep = keep
     array: Array = np.frombuffer(memory, dtype.numpy).reshape(tuple(shape))
