@@ -30,7 +30,26 @@ def test_arrays_come_back(tmp_path: Path) -> None:
         assert (found[name] == array).all()
 
 
-def test_sequences_are_refused(tmp_path: Path) -> None:
+def test_sequences_and_maps_come_back(tmp_path: Path) -> None:
+    half = np.array([1.5], ml_dtypes.bfloat16)
+    feeds = {
+        "s:1": [np.ones((2, 1)), half, np.array(["a", ""], object)],
+        "m": {"b": 1.5, "a": np.arange(2)},
+        "rows": [{0: 0.25, 7: 1.0}, {}],
+        "x": np.ones(1),
+        "empty": [],
+    }
+    store(tmp_path / "feeds.npz", **{"in": feeds, "out": {"m": np.zeros(1)}})
+    found = stored(tmp_path / "feeds.npz", "in")
+    assert list(found) == list(feeds) and found["rows"] == feeds["rows"] and found["empty"] == []
+    assert found["s:1"][1].dtype == half.dtype and found["m"]["b"] == 1.5 and list(found["m"]) == ["b", "a"]
+    np.testing.assert_array_equal(found["m"]["a"], np.arange(2))
+    for one, other in zip(found["s:1"], feeds["s:1"], strict=True):
+        assert one.dtype == other.dtype and (one == other).all()
+    assert (stored(tmp_path / "feeds.npz", "out")["m"] == 0).all()
+
+
+def test_other_objects_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="only tensors"):
-        store(tmp_path / "feeds.npz", **{"in": {"x": [np.ones(2)]}})  # type: ignore[dict-item]
+        store(tmp_path / "feeds.npz", **{"in": {"x": object()}})
     assert not list(tmp_path.iterdir())

@@ -95,3 +95,28 @@ def test_a_batch_that_the_model_does_not_name(tmp_path: Path) -> None:
     found = generate_inputs(path, batch=5)
     assert found.batch == 5 and found.feeds["x"].shape == (5, 8)
     assert generate_inputs(path, shapes={"x": (3, 8)}).feeds["x"].shape == (3, 8)
+
+
+def test_maps_have_the_keys_that_the_model_looks_up(tmp_path: Path) -> None:
+    tensor = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    d = helper.make_value_info("d", helper.make_map_type_proto(TensorProto.STRING, tensor))
+    node = helper.make_node("DictVectorizer", ["d"], ["y"], domain="ai.onnx.ml", string_vocabulary=["red", "green"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(helper.make_graph([node], "g", [d], [y]), opset_imports=opsets, ir_version=8)
+    fed = generate_inputs(model.SerializeToString()).feeds["d"]
+    assert list(fed) == ["red", "green"] and all(isinstance(value, float) for value in fed.values())
+
+
+def test_strings_are_those_that_the_model_looks_up(tmp_path: Path) -> None:
+    text = helper.make_tensor_value_info("text", TensorProto.STRING, [64])
+    y = helper.make_tensor_value_info("y", TensorProto.INT64, [64])
+    nodes = [
+        helper.make_node("Identity", ["text"], ["low"]),
+        helper.make_node(
+            "LabelEncoder", ["low"], ["y"], domain="ai.onnx.ml", keys_strings=["cat", "dog"], values_int64s=[1, 2]
+        ),
+    ]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(helper.make_graph(nodes, "g", [text], [y]), opset_imports=opsets, ir_version=8)
+    assert set(generate_inputs(model.SerializeToString()).feeds["text"]) == {"cat", "dog", ""}

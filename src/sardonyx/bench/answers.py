@@ -63,7 +63,7 @@ def answers_of(engine: str, model: str | os.PathLike[str], feeds: Mapping[str, A
 
     package: Any = importlib.import_module(ONNXRUNTIME)
     options = package.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # the exception says what a log would
     options.graph_optimization_level = package.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         session = package.InferenceSession(path, options, providers=["CPUExecutionProvider"])

@@ -212,11 +212,18 @@ def _check(
 
 
 def _given(feeds: Feeds) -> Inputs:
-    return Inputs({name: np.asarray(value) for name, value in feeds.items()}, (), None)
+    tensors = {
+        name: value if isinstance(value, (list, Mapping)) else np.asarray(value) for name, value in feeds.items()
+    }
+    return Inputs(tensors, (), None)
 
 
 def _described(value: Any) -> str:
-    return f"{value.dtype.name} {list(value.shape)}"
+    if isinstance(value, Mapping):
+        return f"map of {len(value)}"
+    if isinstance(value, list):
+        return f"sequence of {len(value)}" + (f": {_described(value[0])}" if value else "")
+    return f"{'string' if value.dtype == object else value.dtype.name} {list(value.shape)}"
 
 
 def _name_of(model: Any) -> str:

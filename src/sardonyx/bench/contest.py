@@ -114,9 +114,10 @@ def _one_start(
                 process = stack.enter_context(_process(contestant, settings, cache))
                 opened = process.open(contestant, settings.model)
                 for entry in own:
-                    first_s = _warm(entry, process, settings, found[entry.name], opened)
+                    warm = _warm(entry, process, settings, found[entry.name], opened)
                     if entry is own[0]:
-                        began = Start(opened["import_s"], opened["open_s"], first_s, is_cold)
+                        times = (warm["first_s"], warm["second_s"])
+                        began = Start(opened["import_s"], opened["open_s"], *times, is_cold)
                         found[entry.name].starts.append(began)
                     ready[entry.name] = entry
             except Unavailable as why:
@@ -163,8 +164,10 @@ def _cache_of(contestant: Contestant, settings: Settings) -> str:
     return folder
 
 
-def _warm(entry: Entry, process: Process, settings: Settings, found: _Found, opened: Mapping[str, Any]) -> float:
-    """Run until times are stable; the seconds of the first run."""
+def _warm(
+    entry: Entry, process: Process, settings: Settings, found: _Found, opened: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Run until times are stable; what the worker tells of it."""
     process.ask("feed", feeds=str(settings.feeds[entry.feeds]), key=entry.feeds)
     warm = process.ask("warm", seconds=settings.warm_s, key=entry.feeds)
     found.warm_runs = max(found.warm_runs, warm["runs"])
@@ -173,8 +176,7 @@ def _warm(entry: Entry, process: Process, settings: Settings, found: _Found, ope
     found.version, found.engine_mb = opened["version"], opened["engine_mb"]
     if entry.contestant.is_ours and not found.nodes:
         found.nodes = process.ask("about")["nodes"]
-    first_s: float = warm["first_s"]
-    return first_s
+    return warm
 
 
 def _runs(turn_s: float, run_s: float) -> int:

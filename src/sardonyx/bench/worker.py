@@ -3,7 +3,7 @@
 open    {contestant, model, threads, cache, clock}  import the engine and open the model
 about   {}                                    what the engine made of the model; a session may build much to tell it
 feed    {feeds, key}                          take feeds from a file, under a key
-warm    {seconds, key}                        run until the times no longer fall; the first run's seconds
+warm    {seconds, key}                        run until the times no longer fall; seconds of the first two runs
 turn    {runs, cores, callers, key}           run so often, maybe on certain cores; seconds of each run
 answer  {path, key}                           run once and write the outputs
 memory  {field}                               the most memory that this process has held, in MB, or holds (VmRSS)
@@ -71,9 +71,9 @@ class Worker:
 
     def warm(self, seconds: float, key: str = "") -> Reply:
         self.feeds = self._by_key[key]
-        first = self.times(1)[0]
+        first, second = self.times(2)
         blocks: list[float] = []
-        runs, end, is_stable = 1, time.perf_counter() + seconds, False
+        runs, end, is_stable = 2, time.perf_counter() + seconds, False
         while not is_stable and (time.perf_counter() < end or not blocks):
             block: list[float] = []
             while len(block) < BLOCK_RUNS or sum(block) < BLOCK_S:
@@ -83,7 +83,7 @@ class Worker:
             blocks.append(statistics.median(block))
             runs += len(block)
             is_stable = is_steady(blocks)
-        return {"first_s": first, "run_s": blocks[-1], "runs": runs, "is_stable": is_stable}
+        return {"first_s": first, "second_s": second, "run_s": blocks[-1], "runs": runs, "is_stable": is_stable}
 
     def turn(self, runs: int, cores: list[int] | None = None, callers: int = 1, key: str | None = None) -> Reply:
         if key is not None:

@@ -84,23 +84,17 @@ def _times(timings: Sequence[Timing], title: str) -> Any:
 
 
 def _starts(timings: Sequence[Timing]) -> Any:
-    has_next = any(len(t.starts) > 1 for t in timings)
+    """The first start and the last of each, and the most memory of all."""
     rows = []
     for t in timings:
-        first, last = t.starts[0], t.starts[-1]
-        later = (last.load_s, last.first_s) if len(t.starts) > 1 else (math.nan, math.nan)
-        figures = (first.load_s, first.first_s, *(later if has_next else ()), last.import_s)
-        rows.append((t.name, *map(seconds_text, figures), nbytes_text(t.peak_nbytes)))
-    columns = (
-        "",
-        ">load",
-        ">first run",
-        *((">next load", ">its first run") if has_next else ()),
-        ">import",
-        ">peak memory",
-    )
-    title = "Starts: the first, with an empty cache, and the last" if has_next else "The start, with an empty cache"
-    return table(columns, rows, title)
+        for i, start in enumerate(dict.fromkeys((t.starts[0], t.starts[-1]))):
+            which = "first start" if i == 0 else "last start"
+            memory = nbytes_text(t.peak_nbytes) if i == 0 else ""
+            second = math.nan if start.second_s is None else start.second_s
+            figures = map(seconds_text, (start.import_s, start.load_s, start.first_s, second))
+            rows.append((t.name if i == 0 else "", which, *figures, memory))
+    columns = ("", "=", ">import", ">load", ">first run", ">second run", ">peak memory")
+    return table(columns, rows, "Starts, the first one with an empty cache")
 
 
 def _many(count: int, noun: str) -> str:

@@ -38,6 +38,7 @@ def line(d: Difference) -> str:
     """One value."""
     operator = f" ({d.operator})" if d.operator else ""
     numbers = "" if d.error is None else f": relative error {d.error:.2g}, largest difference {d.largest:.2g}"
-    reason = "" if d.reason is None or d.error is not None else f": {d.reason}"
+    unlike = f": {d.reason}" if d.reason is not None else ": alike"
+    reason = unlike if d.error is None else ""
     verdict = "" if d.reason is None else "  DIFFERENT"
     return f"{d.name}{operator}{numbers}{reason}{verdict}"

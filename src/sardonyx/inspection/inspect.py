@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from sardonyx.bench.inputs import generate_inputs
-from sardonyx.errors import SardonyxError
+from sardonyx.errors import NotImplemented, SardonyxError
 from sardonyx.inspection import flops, risks
 from sardonyx.inspection.records import Inspection, Port, Share
 from sardonyx.inspection.risks import Placed
@@ -74,7 +74,8 @@ def inspect_model(
 
 def _port(value: Value) -> Port:
     shown = node_arg(value)
-    return Port(shown.name, shown.type, tuple(shown.shape) if isinstance(value.type, TensorType) else None)
+    has_shape = isinstance(value.type, TensorType) and value.type.shape is not None
+    return Port(shown.name, shown.type, tuple(shown.shape) if has_shape else None)
 
 
 def _output(model: Model, name: str, value: Value) -> Port:
@@ -114,7 +115,10 @@ def _operations(
 ) -> tuple[dict[str, int], int, tuple[str, ...]]:
     """Operations by operator, how many nodes are not counted, and what sizes were assumed."""
     model = load(source)
-    given = generate_inputs(source, dimensions=dimensions, shapes=shapes)
+    try:
+        given = generate_inputs(source, dimensions=dimensions, shapes=shapes)
+    except NotImplemented:
+        return {}, sum(1 for _ in model.graph.all_nodes()), ()
     for value in model.graph.inputs:
         fed = given.feeds.get(value.name)
         if isinstance(fed, np.ndarray) and isinstance(value.type, TensorType):

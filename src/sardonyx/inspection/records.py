@@ -12,6 +12,7 @@ class Port(Record):
     type: str
     """As onnxruntime names it: ``tensor(float)``."""
     shape: tuple[int | str | None, ...] | None
+    """None if it is no tensor, or the model does not tell the number of its axes."""
 
 
 class Share(Record):
@@ -56,7 +57,7 @@ class Inspection(Record):
     """Operations of a run; a multiply-add is two. Bodies of control flow count once."""
     flops_by_operator: dict[str, int]
     uncounted: int
-    """Nodes whose sizes depend on data, which are not in ``flops``."""
+    """Nodes whose sizes are not known before a run, which are not in ``flops``."""
     sizes: tuple[str, ...]
     """What was assumed of symbolic dimensions to count operations."""
     risks: tuple[Risk, ...]

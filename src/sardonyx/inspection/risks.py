@@ -39,9 +39,8 @@ def risks(model: Model, external: Mapping[str, int | None], placed: Placed) -> l
 def _files(external: Mapping[str, int | None]) -> Iterator[Risk]:
     missing = [name for name, nbytes in external.items() if nbytes is None]
     if external:
-        yield Risk(
-            "external-data", f"weights are in {len(external)} other files, which must stay beside it", tuple(external)
-        )
+        files = "another file" if len(external) == 1 else f"{len(external)} other files"
+        yield Risk("external-data", f"weights are in {files}, which must stay beside it", tuple(external))
     if missing:
         yield Risk("missing-data", "external files are missing", tuple(missing))
 

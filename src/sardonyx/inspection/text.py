@@ -37,8 +37,8 @@ def _lines(found: Inspection) -> Iterator[str]:
 
 
 def _sizes(found: Inspection) -> str:
-    nodes = "1 node" if found.uncounted == 1 else f"{found.uncounted} nodes"
-    unknown = f"; not in {nodes} whose sizes depend on data" if found.uncounted else ""
+    nodes = "1 node, whose" if found.uncounted == 1 else f"{found.uncounted} nodes, whose"
+    unknown = f", without {nodes} sizes are not known before a run" if found.uncounted else ""
     return unknown + "".join(f"\n{'':14}{statement}" for statement in found.sizes)
 
 
@@ -52,8 +52,9 @@ def counts(operators: Mapping[str, int], listed: int = 12) -> str:
 
 
 def port_text(port: Port) -> str:
-    shape = "" if port.shape is None else f" [{', '.join('?' if d is None else str(d) for d in port.shape)}]"
-    return f"{port.name}: {port.type}{shape}"
+    if port.shape is not None:
+        return f"{port.name}: {port.type} [{', '.join('?' if d is None else str(d) for d in port.shape)}]"
+    return f"{port.name}: {port.type}{' of any shape' if port.type.startswith('tensor(') else ''}"
 
 
 def amount(nbytes: float) -> str:

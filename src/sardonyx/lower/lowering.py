@@ -24,7 +24,7 @@ from sardonyx.lower.expression_builder import ExpressionBuilder, Handle
 from sardonyx.lower.fusion.fuse import fuse
 from sardonyx.lower.fusion.simplify import simplify
 from sardonyx.lower.groups import Branch, Fill, Group, Loop, Repeat, Storage, View
-from sardonyx.lower.sizes import DataDependent, Refused, broadcast_factor, mul, product
+from sardonyx.lower.sizes import DataDependent, Refused, broadcast_factor, mul, only_tensors, product
 from sardonyx.optimize.guards import Guard
 from sardonyx.records import Record
 
@@ -139,7 +139,9 @@ class Lowering:
 
     def dtype(self, value: Value) -> DType:
         found = value.dtype
-        if found is None or found not in TYPES:
+        if found is None:
+            raise Refused(only_tensors(value))
+        if found not in TYPES:
             raise Refused(f"elements of type {found} are not compiled")
         return found
 

@@ -6,10 +6,19 @@ from collections.abc import Callable, Iterable
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Dim, Expr, Known
+from sardonyx.ir.graph import Value
+from sardonyx.ir.types import ort_name
 
 
 class Refused(Exception):
     """A node or part cannot be lowered, for the reason given."""
+
+
+def only_tensors(value: Value) -> str:
+    """Why a value that is no tensor is refused."""
+    if value.type is None:
+        return f"the type of {value.name!r} is not known"
+    return f"{value.name!r} is of type {ort_name(value.type)}, and only tensors are compiled"
 
 
 class DataDependent(Refused):

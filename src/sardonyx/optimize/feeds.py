@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
-from sardonyx.errors import InvalidArgument
+from sardonyx.errors import InvalidArgument, NotImplemented
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.shape import Dim
 from sardonyx.ir.tensor import Tensor
-from sardonyx.ir.types import OptionalType, SequenceType, TensorType, ValueType
+from sardonyx.ir.types import MapType, OptionalType, SequenceType, TensorType, ValueType
 
 SIZES = (("batch", 2), ("past", 5), ("total", 12), ("sequence", 7), ("seq", 7), ("height", 32), ("width", 32))
 """Sizes of free dimensions by a word in their name; ``total`` is past plus present."""
@@ -29,6 +29,19 @@ FOLLOWED = frozenset(
     | {"Transpose", "Unsqueeze", "Add", "Mod", "Where"}
 )
 """Operators after which integers are still indices."""
+
+
+WORDS = ("a", "b", "test")
+"""Strings for inputs that are not looked up."""
+
+MOST_KEYS = 8
+"""Entries of a map, of those that the model knows."""
+
+VOCABULARIES = ("string_vocabulary", "int64_vocabulary", "keys_strings", "keys_int64s", "cats_strings", "cats_int64s")
+"""Attributes of ai.onnx.ml's operators that list what they look up."""
+
+PASSED = frozenset({"ArrayFeatureExtractor", "Concat", "Flatten", "Gather", "Identity", "Reshape", "Split", "Squeeze"})
+"""Operators after which strings and keys are still looked up."""
 
 
 def candidates(graph: Graph, seed: int = 0) -> Iterator[dict[str, Any]]:
@@ -80,8 +93,10 @@ def make_value(t: ValueType | None, value: Value, rng: np.random.Generator, fixe
         return make_value(t.elem, value, rng, fixed)
     if isinstance(t, SequenceType):
         return [make_value(t.elem, value, rng, fixed) for _ in range(2)]
+    if isinstance(t, MapType):
+        return {key: _plain(make_value(t.value, value, rng, fixed)) for key in _keys(t, value)}
     if not isinstance(t, TensorType):
-        raise InvalidArgument("feeds of this type cannot be generated", where=value.name, got=t, hint="pass feeds=")
+        raise NotImplemented("feeds of this type cannot be generated", where=value.name, got=t, hint="pass feeds=")
     dims = t.shape if t.shape is not None else (OTHER,)
     shape = tuple(fixed(dim, i, len(dims)) for i, dim in enumerate(dims))
     return _tensor(t.dtype, shape, value, rng)
@@ -89,7 +104,7 @@ def make_value(t: ValueType | None, value: Value, rng: np.random.Generator, fixe
 
 def _tensor(dtype: DType, shape: tuple[int, ...], value: Value, rng: np.random.Generator) -> Any:
     if dtype is dtypes.string:
-        words = rng.choice(["a", "b", "test", ""], shape)
+        words = rng.choice([*(_known(value, str) or WORDS), ""], shape)
         return np.asarray(words, dtype=object).reshape(shape)
     if dtype is dtypes.bool_ or "mask" in value.name.lower():
         return _mask(shape, rng).astype(dtype.numpy)
@@ -98,6 +113,33 @@ def _tensor(dtype: DType, shape: tuple[int, ...], value: Value, rng: np.random.G
     if dtype.kind == "complex":
         return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype.numpy)
     return np.asarray(rng.standard_normal(shape)).astype(dtype.numpy)
+
+
+def _keys(t: MapType, value: Value) -> Sequence[str | int]:
+    kind: type[str | int] = str if t.key is dtypes.string else int
+    known = _known(value, kind)[:MOST_KEYS]
+    return known or (WORDS if kind is str else range(len(WORDS)))
+
+
+def _known(value: Value, kind: type[str | int]) -> list[str | int]:
+    """What operators that read a value look up in it."""
+    found: dict[str | int, None] = {}
+    todo, seen = [value], {value}
+    while todo:
+        for node in todo.pop().consumers:
+            for name in VOCABULARIES:
+                listed: Any = node.attrs.get(name) or ()
+                found |= dict.fromkeys(item for item in listed if isinstance(item, kind))
+            if node.op_type in PASSED or node.op_type.startswith("String"):
+                fresh = [out for out in node.outputs if out not in seen]
+                seen.update(fresh)
+                todo += fresh
+    return list(found)
+
+
+def _plain(made: Any) -> Any:
+    """A scalar as Python's, as which maps hold it."""
+    return made.item() if isinstance(made, np.ndarray) and not made.shape else made
 
 
 def _mask(shape: tuple[int, ...], rng: np.random.Generator) -> Any:

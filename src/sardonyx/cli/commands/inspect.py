@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sardonyx.cli.console import hanging, show
+from sardonyx.cli.console import hanging, plain, show
 from sardonyx.cli.options import AsJson, Dimensions, ModelPath, Shapes, dimensions, shapes
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def command(
         if graph:
             out.print(_nodes(model), soft_wrap=True)
 
-    show({"inspection": found, "graph": _nodes(model).splitlines()} if graph else found, text, as_json)
+    show({**plain(found), "graph": _nodes(model).splitlines() if graph else None}, text, as_json)
 
 
 def _nodes(model: ModelPath) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 sardonyx optimize model.onnx -o optimized.onnx
-sardonyx optimize model.onnx -o optimized.onnx --level basic --spelling portable
+sardonyx optimize model.onnx -o small.onnx --level basic --spelling portable
 sardonyx optimize model.onnx -o optimized.onnx --check --explain
 sardonyx optimize model.onnx --bisect
 """

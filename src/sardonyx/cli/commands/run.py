@@ -167,8 +167,16 @@ def _first(value: Any) -> str:
     """Some elements."""
     import numpy as np
 
-    flat = value.ravel()[:3].tolist() if isinstance(value, np.ndarray) else list(value)[:1]
-    return ", ".join(f"{each:.3g}" if isinstance(each, float) else str(each)[:24] for each in flat)
+    if isinstance(value, np.ndarray) and value.ndim:
+        return ", ".join(map(_first, value.ravel()[:3].tolist()))
+    if isinstance(value, np.ndarray):
+        return _first(value.item())
+    if isinstance(value, dict):
+        shown = ", ".join(f"{key}: {_first(item)}" for key, item in list(value.items())[:3])
+        return f"{{{shown}{', ...' if len(value) > 3 else ''}}}"
+    if isinstance(value, (list, tuple)):
+        return _first(value[0]) if value else ""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)[:24]
 
 
 def _figure(value: float) -> str:

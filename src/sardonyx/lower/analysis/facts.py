@@ -8,7 +8,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Expr, Known
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.types import TensorType
-from sardonyx.lower.sizes import DataDependent
+from sardonyx.lower.sizes import DataDependent, only_tensors
 from sardonyx.optimize import contents
 from sardonyx.optimize.guards import Taken
 from sardonyx.optimize.symbolic import Facts
@@ -84,7 +84,8 @@ class GraphFacts:
     def shape(self, value: Value) -> tuple[Known, ...]:
         found = self._shapes.get(value)
         if found is None:
-            raise DataDependent(f"the rank of {value.name!r} is not known")
+            is_tensor = value.type is None or isinstance(value.type, TensorType)
+            raise DataDependent(f"the rank of {value.name!r} is not known" if is_tensor else only_tensors(value))
         return found
 
     def trips(self, node: Node) -> Known | None:

@@ -36,7 +36,7 @@ def fallback(facts: Facts) -> Iterator[Finding]:
         "fallback",
         f"{len(left)} of {len(rows)} nodes run on numpy ({listed})",
         {"nodes_on_numpy": len(left), "compiled_parts": parts, "seconds_a_run": seconds},
-        f"{cut}Why: {left[0].reason}.",
+        f"{cut}{left[0].reason}.",
         Fix(
             "replace the operator by ones that are compiled (docs/status.md lists what is not), or write it as "
             "a compiled custom operator: sardonyx.custom_op"
@@ -64,7 +64,7 @@ def inside(facts: Facts) -> Iterator[Finding]:
         "numpy-inside",
         f"{len(seconds)} of {len(owned)} nodes run on numpy inside compiled parts ({listed})",
         {"nodes_on_numpy": len(seconds), "seconds_a_run": total, "share_of_a_run": facts.share(total)},
-        f"Why: {why}.",
+        f"{why[:1].upper()}{why[1:]}.",
         Fix(
             "give operands that decide shapes or axes few different values, or constants when the model is exported; "
             "pad inputs to few different shapes"
@@ -105,7 +105,7 @@ def nothing_compiled(facts: Facts) -> Iterator[Finding]:
             "not-compiled",
             f"none of {len(rows)} nodes is compiled",
             {"nodes_on_numpy": len(rows)},
-            f"{knobs.CPU.name}=none turns the compiler off." if switched_off else f"Why: {rows[0].reason}.",
+            f"{knobs.CPU.name}=none turns the compiler off." if switched_off else f"{rows[0].reason}.",
             Fix(fix),
             cost=1.0,
         )
