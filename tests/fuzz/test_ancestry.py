@@ -14,7 +14,7 @@ TEXT = """<ir_version: 10, opset_import: ["" : 21, "local" : 1]> g (float[3] x, 
 <domain: "local", opset_import: ["" : 21]> F (v) => (w) { u = Softmax(v) w = Exp(u) }"""
 
 
-def test_operators_behind_a_result() -> None:
+def test_operators_that_a_result_depends_on() -> None:
     model = parse_model(TEXT)
     assert computed_by(model, "If") == {"If", "Floor", "Neg", "F", "Softmax", "Exp", "Sqrt"}
     assert computed_by(model, "Floor") == {"Floor", "F", "Softmax", "Exp", "Sqrt"}

@@ -87,7 +87,7 @@ def _split(declared: Sequence[NodeArg], arrays: Feeds, batch: int) -> Iterator[F
 
 
 def _parts(array: Array, declared: NodeArg, batch: int) -> list[Array]:
-    """An array cut along its first axis; one axis more than the input has counts samples."""
+    """The samples of an array: along its first axis if that is one more than the input has, else batches of rows."""
     rank = len(declared.shape)
     if array.ndim == rank + 1:
         return list(array)

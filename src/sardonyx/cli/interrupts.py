@@ -64,7 +64,7 @@ def end_at_once() -> None:
 
 @contextmanager
 def blocked() -> Iterator[None]:
-    """No interrupt within the block; one that comes meanwhile is raised behind it."""
+    """No interrupt within the block; one that comes meanwhile is raised after it."""
     usual = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGALRM))
     try:
         yield

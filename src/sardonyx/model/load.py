@@ -47,7 +47,7 @@ def load(
     versions = _inline_functions(opened, opsets, limits)
     _shorten_domains(opened)
     check_nodes(proto.graph, opsets)
-    payloads.shelve_sparse(proto.graph)
+    payloads.set_sparse_aside(proto.graph)
     sparse_outputs = frozenset(o.name for o in proto.graph.output if o.type.HasField("sparse_tensor_type"))
     stated: Stated = {}
     if infer:

@@ -180,7 +180,7 @@ class ExternalData(Record):
     """Which weights are written outside the model's file, and where."""
 
     location: str | None = None
-    """The file, relative to the model's folder; None is the model's own name with ``.data`` behind it."""
+    """The file, relative to the model's folder; None is the model's own name with ``.data`` at its end."""
     threshold_nbytes: int = 1024
     """Smaller weights stay in the model's file."""
     one_file: bool = True

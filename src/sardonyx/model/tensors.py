@@ -36,9 +36,10 @@ class Payloads:
         self.source, self.skeleton, self.folder = source, skeleton, folder
         self.file: object = source.identity if isinstance(source, SourceFile) else object()
         """The identity of the source."""
-        self.shelf: list[onnx.SparseTensorProto] = []
+        self.sparse_protos: list[onnx.SparseTensorProto] = []
+        """The constants that dense placeholders stand for."""
 
-    def shelve_sparse(self, graph: onnx.GraphProto) -> None:
+    def set_sparse_aside(self, graph: onnx.GraphProto) -> None:
         """Replace sparse constants by dense placeholders, so that inference sees the types that their readers see."""
         for sparse in graph.sparse_initializer:
             self._stand_in(sparse, graph.initializer.add())
@@ -50,7 +51,7 @@ class Payloads:
                     a.ClearField("sparse_tensor")
                     a.name, a.type = "value", onnx.AttributeProto.TENSOR
             for inner in subgraphs(node):
-                self.shelve_sparse(inner)
+                self.set_sparse_aside(inner)
 
     def _stand_in(self, sparse: onnx.SparseTensorProto, dense: onnx.TensorProto) -> None:
         kept = onnx.SparseTensorProto()
@@ -58,8 +59,8 @@ class Payloads:
         dense.name, dense.data_type = sparse.values.name, sparse.values.data_type
         dense.dims.extend(sparse.dims)
         dense.data_location = onnx.TensorProto.EXTERNAL
-        dense.external_data.add(key=self._sparse_key, value=str(len(self.shelf)))
-        self.shelf.append(kept)
+        dense.external_data.add(key=self._sparse_key, value=str(len(self.sparse_protos)))
+        self.sparse_protos.append(kept)
 
     @property
     def _sparse_key(self) -> str:
@@ -72,7 +73,7 @@ class Payloads:
             raise BrokenGraph("segmented tensors are not part of ONNX's released format", where=where)
         keys = {text(e.key, where): text(e.value, where) for e in proto.external_data}
         if self._sparse_key in keys:
-            return self.sparse(self.shelf[int(keys[self._sparse_key])], where)
+            return self.sparse(self.sparse_protos[int(keys[self._sparse_key])], where)
         span = keys.get(self.skeleton.key)
         origin: tuple[object, ...]
         place: tuple[int, ...]

@@ -1,6 +1,6 @@
 """Computing in f32 what a model states in f64.
 
-Values of f64 become f32; a Cast stands behind each input and in front of each output of the model, which keep their
+Values of f64 become f32; a Cast stands after each input and before each output of the model, which keep their
 types. Operators of other domains than ai.onnx may need f64: they read and write it, between Casts.
 """
 

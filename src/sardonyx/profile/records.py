@@ -65,7 +65,7 @@ class KernelUse(Record):
     busy_s: float
     """Of all threads together."""
     waited_s: float
-    """Of all threads together, at the barrier behind it."""
+    """Of all threads together, at the barrier that follows it."""
     flops: int
     nbytes: int
     weight_nbytes: int

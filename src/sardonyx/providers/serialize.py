@@ -54,9 +54,9 @@ class Serializer:
     def executable(self, executable: Executable) -> Serialized:
         if isinstance(executable, CpuExecutable):
             plain, arrays = tables.serialize(executable)
-            late = executable.specialized
-            is_alone = late is not None and late.name not in self._deferred
-            plain["specialized"] = self._deferred_plain(late) if late is not None and is_alone else None
+            by_shape = executable.specialized
+            is_alone = by_shape is not None and by_shape.name not in self._deferred
+            plain["specialized"] = self._deferred_plain(by_shape) if by_shape is not None and is_alone else None
             return "table", self._with_arrays(plain, arrays, tables.sources(executable, self._files))
         if isinstance(executable, Single):
             return "single", self._with_arrays(*programs.serialize(executable.program, self.executable))
@@ -65,7 +65,7 @@ class Serializer:
         if isinstance(executable, DeferredExecutable):
             if executable.name in self._deferred:
                 raise NotSerializable("two deferred parts have one name")
-            return "late", self._deferred_plain(executable)
+            return "deferred", self._deferred_plain(executable)
         return "chain", self.chain(executable)
 
     def _deferred_plain(self, executable: DeferredExecutable) -> tuple[Any, ...]:
@@ -139,13 +139,13 @@ class Deserializer:
         kind, plain = serialized
         if kind == "chain":
             return self.chain(plain)
-        if kind == "late":
+        if kind == "deferred":
             return self._deferred(*plain)
         plain, first, end = plain
         arrays = self._arrays[first:end]
         if kind == "table":
-            late = plain["specialized"]
-            specialized = None if late is None or self._find is None else self._deferred(*late)
+            by_shape = plain["specialized"]
+            specialized = None if by_shape is None or self._find is None else self._deferred(*by_shape)
             made = tables.deserialize(plain, arrays, self._provider, specialized)
             if made is None:
                 raise ObjectMissing

@@ -96,7 +96,7 @@ class _Bias:
     """Where a layer's bias is: a float constant, or a constant that a DequantizeLinear reads; or nowhere yet."""
 
     node: onnx.NodeProto
-    """The node that adds it: the layer, or an Add behind it."""
+    """The node that adds it: the layer, or an Add that follows it."""
     position: int
     per_unit: float = 1.0
     """What the bias is multiplied by when it is added."""

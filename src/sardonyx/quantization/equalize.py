@@ -272,7 +272,7 @@ def _refusal(reader: onnx.NodeProto) -> str:
 
 
 def _take(edges: Edges, name: str, channels: int, tail: int, added: dict[str, Array]) -> str | None:
-    """Note a constant that is added to a result, with ``tail`` axes behind its channels; or why it cannot be scaled."""
+    """Note a constant that is added to a result, with ``tail`` axes after its channels; or why it cannot be scaled."""
     constant = edges.constant(name)
     if constant is None:
         return "something that is not constant is added to its result"

@@ -72,11 +72,11 @@ class ONNXModel(ProtoGraph):
         return [node for node in graph.node for name in node.input if name == initializer.name]
 
     def get_largest_node_name_suffix(self, node_name_prefix: str) -> int:
-        """The largest number behind a prefix in the names of nodes, -1 if there is none."""
+        """The largest number after a prefix in the names of nodes, -1 if there is none."""
         return _largest_suffix(self.model.graph.node, node_name_prefix)
 
     def get_largest_initializer_name_suffix(self, initializer_name_prefix: str) -> int:
-        """The largest number behind a prefix in the names of initializers, -1 if there is none."""
+        """The largest number after a prefix in the names of initializers, -1 if there is none."""
         return _largest_suffix(self.model.graph.initializer, initializer_name_prefix)
 
     def replace_input_of_nodes(self, old_input_name: str, new_input_name: str, node_names_set: set[str]) -> None:
@@ -171,7 +171,7 @@ class ONNXModel(ProtoGraph):
         return found
 
     def topological_sort(self) -> None:
-        """Put every node behind those that compute its inputs, and keep the order otherwise."""
+        """Put every node after those that compute its inputs, and keep the order otherwise."""
         graph = self.model.graph
         producers = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
         waits = [{producers[name] for name in _reads(node) if name in producers} for node in graph.node]

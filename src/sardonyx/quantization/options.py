@@ -94,7 +94,7 @@ class ExtraOptions:
     matmul_const_b_only: bool | None = _option("MatMulConstBOnly", None, _is_optional_flag, "True, False or None")
     """Only products with a constant right operand are quantized; None: in dynamic quantization."""
     add_qdq_pair_to_weight: bool = _flag("AddQDQPairToWeight")
-    """Weights stay reals, with a QuantizeLinear and a DequantizeLinear behind them."""
+    """Weights stay reals, followed by a QuantizeLinear and a DequantizeLinear."""
     op_types_to_exclude_output_quantization: tuple[str, ...] = _option(
         "OpTypesToExcludeOutputQuantization", (), _are_names, "a list of operator types"
     )

@@ -162,7 +162,7 @@ class _Writer:
             self._pair(value, scaled, local_uses(value, self.graph))
 
     def _pair(self, value: Value, scaled: Scaled, uses: list[tuple[Node, int]], suffix: str = "") -> None:
-        """QuantizeLinear and DequantizeLinear behind a value, for some of its uses."""
+        """QuantizeLinear and DequantizeLinear after a value, for some of its uses."""
         name, before = value.name, place_after(self.graph, value)
         result = Value(names.dequantize_output(name) + suffix, value.type)
         if value.is_output and value.producer is not None and not suffix and not self.settings.float_between:
@@ -175,7 +175,7 @@ class _Writer:
             node.set_input(i, result)
 
     def _write_converted(self, value: Value, scaled: Scaled, receivers: list[Node]) -> None:
-        """Readers of the second type get a second pair behind the first; a result of the graph has the first type
+        """Readers of the second type get a second pair after the first; a result of the graph has the first type
         unless all readers want the second.
         """
         second = scaled.converted

@@ -152,7 +152,7 @@ class Rewriter:
         return made
 
     def quantized(self, value: Value) -> Stored | None:
-        """A computed tensor behind a QuantizeLinear of known scale."""
+        """A computed tensor, quantized by a QuantizeLinear of known scale."""
         found = self.known(value)
         if found is None or found.parameters is None:
             return None

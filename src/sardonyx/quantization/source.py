@@ -34,7 +34,7 @@ def read_model(source: Any) -> Model:
 
 
 def refuse_quantized(model: Model) -> None:
-    """Refuse a model whose activations are quantized already; constants behind a DequantizeLinear are allowed."""
+    """Refuse a model whose activations are quantized already; constants that a DequantizeLinear reads are allowed."""
     for node in model.graph.all_nodes():
         if node.op_type in INTEGER_OPERATORS or node.op_type.startswith("QLinear"):
             raise Misuse(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sardonyx.session.session import InferenceSession
 
 EMBEDDED_NBYTES = 1 << 16
-"""Weights up to this size are serialized with the model; larger ones are handed over as they are."""
+"""Weights up to this size are serialized with the model; larger ones are passed as they are."""
 
 
 class Tapped:

@@ -216,9 +216,10 @@ class CompiledEntry:
         if isinstance(engine.parts.whole, CpuExecutable) and self._model is not None:
             engine.parts.whole.keep_appending = self._states(self._model).write
         found = list(deferred_executables(engine.parts))
-        names = [late.name for late in found]
-        for late in found:
-            late.keep = self._kinds(late.name).write if names.count(late.name) == 1 else None
+        names = [executable.name for executable in found]
+        for executable in found:
+            is_alone = names.count(executable.name) == 1
+            executable.keep = self._kinds(executable.name).write if is_alone else None
 
     def _kinds(self, name: str) -> SpecializationEntries:
         return SpecializationEntries(self._key.folder, f"{self._key.digest}-{name[:16]}", self._provider)

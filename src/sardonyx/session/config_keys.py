@@ -46,7 +46,7 @@ SESSION_KEYS: dict[str, str | None] = {
     "session.inter_op.spin_duration_us": None,
     "session.intra_op.allow_spinning": "0: threads sleep at once where they wait",
     "session.intra_op.spin_backoff_max": None,
-    "session.intra_op.spin_duration_us": "how long threads spin where they wait; 200 in a run (Arm: 20), 20 behind it",
+    "session.intra_op.spin_duration_us": "how long threads spin where they wait; 200 in a run (Arm: 20), 20 after it",
     "session.intra_op_thread_affinities": "processors of each thread but the caller's",
     "session.layer_assignment_settings": None,
     "session.kernel.forbid": "kernel variants that are never chosen, by name (conv.winograd_nhwc), split at , or ;",

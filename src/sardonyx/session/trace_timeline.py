@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 class Span(NamedTuple):
     is_wait: bool
     step: int
-    """Which of the run's steps; that which a wait is behind."""
+    """Which of the run's steps; of a wait, the step after which threads waited."""
     start_ns: int
     duration_ns: int
 

@@ -101,11 +101,11 @@ def _warm_up_cpu() -> None:
 
     if CpuProvider().probe() is None:
         from sardonyx.providers.cpu import compile as _compile
-        from sardonyx.providers.cpu import dynamic_partition as _pieces
+        from sardonyx.providers.cpu import dynamic_partition as _partition
         from sardonyx.providers.cpu.codegen import compiler as _compiler
         from sardonyx.providers.cpu.runtime import team
 
-        assert _compile and _compiler and _pieces
+        assert _compile and _compiler and _partition
         for make in team.natives():
             make()
 

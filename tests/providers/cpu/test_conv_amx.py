@@ -159,7 +159,7 @@ def test_huge_numbers_among_others() -> None:
     assert np.max(share) < BOUNDS["highest"]
 
 
-def test_exceptional_weights_are_reported() -> None:
+def test_weights_that_are_not_representable_are_reported() -> None:
     case = CASES["pointwise"]
     feeds = case.feeds()
     feeds["w"][3, 2] = np.inf

@@ -295,7 +295,7 @@ MEANING = {
 
 
 @pytest.mark.parametrize(
-    ("body", "outputs", "is_handed"),
+    ("body", "outputs", "is_packed"),
     [
         ("h = MatMul(x, w0) y = MatMul(h, w1)", "float[A,B] y", True),
         ("h = MatMul(x, w0) y = MatMul(h, w1) z = MatMul(h, w2)", "float[A,B] y, float[A,B] z", True),
@@ -310,13 +310,13 @@ MEANING = {
         ("h = MatMul(x, w0) s = Softmax(h) a = MatMul(h, w1) y = Add(a, s)", "float[A,B] y", True),
     ],
 )  # fmt: skip
-def test_which_producers_pack_for_their_consumers(body: str, outputs: str, is_handed: bool) -> None:
+def test_which_producers_pack_for_their_consumers(body: str, outputs: str, is_packed: bool) -> None:
     weights = {f"w{i}": random(64, 64) / 8 + np.float32(i) / 64 for i in range(3) if f"w{i}" in body}
     inputs = ", ".join(f"float[64,64] {name}" for name in ("x", *weights))
     found = Compiled(body, inputs, outputs, CHIP, constants=weights)
     read = {storage_of(step, "a") for step in found.steps if step.spec.name == "gemm_amx"}
     made = {storage_of(step, name) for step in found.steps if step.spec.name != "split_bf16" for name in step.writes}
-    assert bool(read & made) == is_handed
+    assert bool(read & made) == is_packed
     x, w = random(64, 64).astype(np.float64), {name: v.astype(np.float64) for name, v in weights.items()}
     names = dict(step.split(" = ") for step in body.replace(") ", ")\n").splitlines())
     values: dict[str, Array] = {"x": x, **w}

@@ -100,7 +100,7 @@ def test_first_layers(seed: int, chip: str) -> None:
 
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("seed", some(range(6), 1))
-def test_first_layers_behind_what_quantizes_their_image(seed: int, chip: str) -> None:
+def test_first_layers_that_follow_a_quantizelinear(seed: int, chip: str) -> None:
     check(seed, CHIPS[chip], is_stem=True, is_quantized=True)
 
 

@@ -18,7 +18,7 @@ from sardonyx.records import Record
 
 @dataclass(eq=False)
 class IndirectStorage(Storage):
-    """Memory behind a pointer that changes in every iteration, always inside one of the ``backing`` storages."""
+    """Memory at a pointer that changes in every iteration, always inside one of the ``backing`` storages."""
 
     backing: tuple[Storage, ...] = ()
 

@@ -40,7 +40,7 @@ def _invariants(graph: Graph, node: Node) -> set[int]:
 
 
 def _source(v: Value) -> Value:
-    """The value behind a chain of Identity nodes."""
+    """The value that a chain of Identity nodes passes on."""
     while v.producer is not None and v.producer.op_type == "Identity" and v.producer.inputs[0] is not None:
         v = v.producer.inputs[0]
     return v

@@ -79,7 +79,7 @@ def is_dequantized(v: Value | None) -> bool:
 
 
 def dequantized(v: Value | None, *, axis: int | None = None) -> Quantized:
-    """The quantized value behind a float; ``axis`` may have a scale for each index."""
+    """The quantized value that a float was dequantized from; ``axis`` may have a scale for each index."""
     assert v is not None
     require(is_dequantized(v), "an operand is not dequantized", v)
     node = v.producer

@@ -51,7 +51,7 @@ def layouts(facts: Facts) -> Iterator[Finding]:
 
 
 def _around(transpose: Node) -> Iterator[str]:
-    """The names of a Transpose and of the nodes next to it, behind those that only change the shape."""
+    """The names of a Transpose and of the nodes next to it, past those that only change the shape."""
     yield _label(transpose)
     before = transpose.inputs[0]
     while before is not None and before.producer is not None:

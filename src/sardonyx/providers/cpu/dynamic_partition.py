@@ -1,6 +1,6 @@
 """Dynamic partition: a part of a graph in which data decide a rank or a size, cut where they do.
 
-Behind a data-dependent size (NonZero, Compress, ...) a new section begins; it is compiled in advance, with that size as
+After a data-dependent size (NonZero, Compress, ...) a new section begins; it is compiled in advance, with that size as
 an input dimension. Nodes whose rank, axes or target shape are data (Reshape to a computed shape, Squeeze of computed
 axes) are compiled in the first run that brings the data, with the operand as a constant, and once more for other data.
 """

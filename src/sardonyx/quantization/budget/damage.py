@@ -102,7 +102,7 @@ class Judge:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many samples outputs are compared on, the first ones, and how many there are."""
+        """On how many samples outputs are compared, the first ones, and how many samples there are."""
         return len(self._first), len(self._samples)
 
     def __call__(self, model: Any) -> Score:

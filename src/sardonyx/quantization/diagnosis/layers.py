@@ -192,7 +192,7 @@ class Layers:
             return None if spec.result is None or i else grid_of(node, *spec.result, node.outputs[0])
         first = node.input(0)
         if node.op_type in CARRIERS and first is not None and node.outputs[i].dtype in (first.dtype, None):
-            return self._grid.get(first)  # onnx knows no types behind operators of com.microsoft
+            return self._grid.get(first)  # onnx infers no types of results of com.microsoft operators
         return None
 
     # -- operands

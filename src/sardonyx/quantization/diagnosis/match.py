@@ -142,7 +142,7 @@ class _Matching:
                 self._match_products(layer, candidates[int(np.argmax(likeness))])
 
     def _match_products(self, a: Layer, b: Layer) -> None:
-        """Match results of one product; that of a folded activation behind it, if the other model has none."""
+        """Match the results of a product, after the activation that follows it where only one model has that."""
         if a.weight is not None and b.weight is not None:
             self._match_operands(a, b)
         b = self._with_bias(a, b)

@@ -18,7 +18,7 @@ LEAST = 1e-4
 
 
 def check_saturation(layer: Layer, pair: Pair, first: Pair, seen: Seen) -> list[Finding]:
-    """Whether sums of two products leave 16 bits, on the values of the first run."""
+    """Whether sums of two products overflow 16 bits, on the values of the first run."""
     weight = layer.weight
     grid = next((g for g in first.quantized.read_as if g.dtype is dtypes.u8), None)
     if grid is None or weight is None or weight.codes is None or weight.codes.dtype != np.int8 or seen.first is None:

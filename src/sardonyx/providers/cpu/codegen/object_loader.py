@@ -193,7 +193,7 @@ def _stub(machine: int, target: str) -> bytes:
 
 
 def _jump(distance: int) -> bytes:
-    """A jump to the address that lies so many bytes after its first byte."""
+    """A jump by this many bytes, counted from its first byte."""
     if is_x86():
         return b"\xff\x25" + struct.pack("<i", distance - 6)
     return struct.pack("<II", 0x58000010 | distance // 4 << 5, 0xD61F0200)

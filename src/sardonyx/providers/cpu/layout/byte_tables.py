@@ -1,6 +1,6 @@
 """Chains of operations from a byte to a byte become lookups in tables of 256 bytes.
 
-Quantizers put a QuantizeLinear and a DequantizeLinear behind each operator, so that an activation such as Gelu is a
+Quantizers put a QuantizeLinear and a DequantizeLinear after each operator, so that an activation such as Gelu is a
 chain of pointwise operators with bytes in between. Where all other operands are constant scalars, the last byte is a
 function of the first, which is computed once for each of the 256. A table is a further operand of its group.
 """

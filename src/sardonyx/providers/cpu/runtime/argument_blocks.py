@@ -1,7 +1,7 @@
 """The argument blocks of a step table: the words that kernels read, before sizes are known.
 
 A block is the number of its step, one word for each number that the kernel takes, and four for each memory: the base,
-the offset from it in bytes, and, where addresses are checked, how many bytes lie behind that place and before it.
+the offset from it in bytes, and, where addresses are checked, how many bytes lie after and before that place.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class PixelTiles(Record):
     is_padded: bool
     """Some window reads padding."""
     is_register_epilogue: bool
-    """The epilogue is applied to registers: it is cheap, and no sum is continued."""
+    """Whether the epilogue is applied to accumulators in registers: it is cheap, and all of K is summed in one pass."""
     stem_channels: int
     """Channels of an NCHW image whose rows are transposed (``conv.stem_rows``); 0 for NHWC images."""
 

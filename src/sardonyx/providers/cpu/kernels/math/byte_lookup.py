@@ -24,7 +24,9 @@ LEAST_SHUFFLED = 32
 
 
 def lookup(k: Kernel, operands: Sequence[Value], to: DType) -> Val:
-    """The bytes at the places that the bits of bytes name in a table; its first byte was loaded as a scalar."""
+    """``table[x]`` for bytes ``x``, read as unsigned. The second operand is the table's first element, whose address is
+    that of the table.
+    """
     x, first = operands
     assert isinstance(x, Val) and isinstance(first, Val)
     table, index = k.origin(first), k.bitcast(x, u8)

@@ -2,7 +2,7 @@
 
 **Division.** x / scale is a product with the reciprocal y, and one step of Newton's iteration on the remainder:
 q = x y, q + (x - q scale) y, which rounds as the division does. It takes three instructions instead of one that
-blocks the divider for a cycle per element. The scale is first brought near 1 by a power of two, so that neither y nor
+blocks the divider for a cycle per element. The scale is first made close to 1 by a power of two, so that neither y nor
 the remainder leaves the range of normal numbers. Scales that differ from element to element are divided by.
 
 **Rounding.** x is clamped so that the result lies within the integer type. Adding 1.5 * 2^23 then rounds to an integer,

@@ -104,7 +104,8 @@ def split_bf16(
     k: Kernel, x: Buf, y: Buf, flags: Buf, strides: LineStrides[Buf, Val], lines: Val, depth: Val,
     batch: BatchArgs[Buf, Val], *, source: DType, terms: int, layout: str, is_direct: bool, axes: int,
 ) -> None:  # fmt: skip
-    """Split x into terms, in tiles y; a flag is set for each panel and ``CHUNK`` steps with a number out of range.
+    """Split x into terms, packed as tiles in y. ``flags`` has one for each panel and ``CHUNK`` elements of K: whether a
+    number there is out of range.
 
     ``is_direct``: x has stride 1 along k (``layout`` is rows) or from line to line (pairs); otherwise each tile is
     copied to staging memory first.
