@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sardonyx.errors import RUN, Fail, InvalidArgument, NotImplemented, Reporting, SardonyxError
-from sardonyx.ir.sparse import SparseTensor as Coordinates
 from sardonyx.partition import registry
 from sardonyx.partition.provider import RunContext
 from sardonyx.partition.registry import CPU
@@ -26,7 +25,7 @@ from sardonyx.session.misuse import MissingInputs, Misuse
 from sardonyx.session.native_values import NativeValue, NativeValueVector
 from sardonyx.session.options import Delegate, RunOptions, SessionOptions, check_severity
 from sardonyx.session.saving import saved
-from sardonyx.session.sparse import NativeSparseTensor, SparseTensor
+from sardonyx.session.values import public_value
 from sardonyx.session.workers import submit
 
 if TYPE_CHECKING:
@@ -493,12 +492,3 @@ def _as_written(source: Any, apart: BuildOptions, options: SessionOptions) -> En
     said = "sizes of inputs contradict the model's names for them: it is compiled again, for sizes that differ"
     log.emit(log.WARNING, said, logid=options.logid, threshold=options.log_severity_level)
     return compiled_cache.engine_of(source, apart)
-
-
-def public_value(value: Any) -> Any:
-    """An engine's value as callers get it: an array is a view of its own buffer, like onnxruntime's."""
-    if type(value) is np.ndarray:
-        return value.view()
-    if isinstance(value, Coordinates):
-        return SparseTensor(NativeSparseTensor.of(value))
-    return value

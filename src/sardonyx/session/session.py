@@ -19,10 +19,10 @@ from sardonyx.session import log, untrusted
 from sardonyx.session.binding import IOBinding
 from sardonyx.session.devices import OrtDevice, OrtEpDevice, OrtMemoryInfo
 from sardonyx.session.metadata import ModelMetadata, NodeArg, OrtEpAssignedSubgraph
-from sardonyx.session.native import NativeSession, public_value
+from sardonyx.session.native import NativeSession
 from sardonyx.session.native_values import NativeValueVector
 from sardonyx.session.options import RunOptions, SessionOptions
-from sardonyx.session.values import OrtValue
+from sardonyx.session.values import OrtValue, public_value
 from sardonyx.session.workers import submit
 
 if TYPE_CHECKING:

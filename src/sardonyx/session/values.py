@@ -8,12 +8,22 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.ir.sparse import SparseTensor as Coordinates
 from sardonyx.session.devices import OrtDevice, OrtMemoryInfo
 from sardonyx.session.misuse import Misuse
 from sardonyx.session.native_values import NativeValue
-from sardonyx.session.sparse import SparseTensor
+from sardonyx.session.sparse import NativeSparseTensor, SparseTensor
 
 Array = np.ndarray[Any, Any]
+
+
+def public_value(value: Any) -> Any:
+    """An engine's value as callers get it: an array is a view of its own buffer, like onnxruntime's."""
+    if type(value) is np.ndarray:
+        return value.view()
+    if isinstance(value, Coordinates):
+        return SparseTensor(NativeSparseTensor.of(value))
+    return value
 
 
 class OrtValue:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sardonyx import forks, limits
-from sardonyx.errors import Fail, InvalidArgument, NotImplemented, OutOfBudget
+from sardonyx.errors import Fail, NotImplemented, OutOfBudget
 from sardonyx.forks import cached_property
 from sardonyx.interpret.context import Held, RunContext
 from sardonyx.ops.limits import check_nbytes
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from sardonyx.lower.groups import View
     from sardonyx.lower.states import State
     from sardonyx.partition.provider import Executable, Part
-    from sardonyx.providers.cpu.program.steps import Step
     from sardonyx.providers.cpu.runtime.profile import Recorder
     from sardonyx.providers.cpu.runtime.step_table import StepTable
     from sardonyx.providers.cpu.runtime.tier_up import TierUp
@@ -121,7 +120,7 @@ class CpuExecutable:
         try:
             shape = self._shapes.get(shapes) or self._bind(shapes)
             if self._guard is None:
-                results = _results(shape, context.places, args)
+                results = shape.outputs_for(args, context.places)
             else:
                 args, results = guard_pages.copies(args, self._guard), shape.new_outputs()
             while not self._execute(shape, args, results, context):
@@ -231,7 +230,7 @@ class CpuExecutable:
             shape = self._bind_within(shapes)
         if shape is None or not shape.is_quick or self._guard is not None:
             return None
-        results = _results(shape, places, args) if places else shape.new_outputs()
+        results = shape.outputs_for(args, places) if places else shape.new_outputs()
         try:
             while not self._execute(shape, args, results, None):
                 pass
@@ -403,33 +402,10 @@ class CpuExecutable:
         raise self._error(code, step, value)
 
     def _error(self, code: int, step: int, value: int) -> Exception:
-        """The exception for an error code."""
-        if code == Code.TOO_LONG:
-            return SizesDiffer("a size has more than 62 bits")
-        from sardonyx.providers.cpu.runtime.profile import main_node
+        """The exception for what a step left in the context."""
+        from sardonyx.providers.cpu.runtime.failures import failure
 
-        node = main_node(self.table.steps[step].nodes)
-        if code == Code.SIZES:
-            return SizesDiffer(f"a branch of {node.label} does not take them")
-        if code == Code.ENDLESS:
-            return OutOfBudget(
-                "a Loop whose condition never changes has no reachable end", where=node.label, got=f"{value} trips"
-            )
-        if code == Code.INDEX:
-            return InvalidArgument(
-                f"Non-zero status code returned while running {node.label}: an index is out of bounds",
-                where=node.label,
-                got=value,
-            )
-        if code == Code.REGION:
-            return InvalidArgument(
-                f"Non-zero status code returned while running {node.label}: rois must be finite, and nearer than 2^24",
-                where=node.label,
-                got=f"region {value}",
-            )
-        if code == Code.DIVISOR:
-            return Fail(f"kernel {self.table.steps[step].spec.name} divides by {value}", where=node.label)
-        return Fail(f"kernel {self.table.steps[step].spec.name} left its memory at byte {value}", where=node.label)
+        return failure(code, value, self.table.steps, step)
 
     def memory(self, shapes: Sequence[tuple[int, ...]]) -> Memory:
         try:
@@ -441,7 +417,9 @@ class CpuExecutable:
             return other.memory(shapes)
 
     def rows(self) -> list[StepRow]:
-        return [_row(step) for step in self.table.steps]
+        from sardonyx.providers.cpu.runtime.step_table import row_of
+
+        return [row_of(step) for step in self.table.steps]
 
     @property
     def packed_nbytes(self) -> int:
@@ -512,27 +490,6 @@ class CpuExecutable:
         from sardonyx.interpret.program import Program
 
         return Program(self.part.nodes, self.part.inputs, self.part.outputs, bind).run(args, context)
-
-
-def _results(shape: Shape, places: Mapping[int, Array], args: Sequence[Array]) -> list[Array]:
-    """Output arrays: the caller's where they fit and overlap no input, else new ones."""
-    usable = {}
-    for i, place in places.items():
-        dims, dtype, _ = shape.outputs[i]
-        flags = place.flags
-        is_alike = place.shape == dims and place.dtype == dtype and flags.c_contiguous
-        if is_alike and flags.writeable and flags.aligned and not any(np.may_share_memory(place, a) for a in args):
-            usable[i] = place
-    return shape.outputs_in(usable) if usable else shape.new_outputs()
-
-
-def _row(step: Step) -> StepRow:
-    nodes, choice = tuple(node.label for node in step.nodes), step.choice
-    if choice is None:
-        return StepRow(step.spec.name, step.variant, nodes)
-    is_few = choice.few is not None and step.only == choice.few[0]
-    chosen = choice.few[1].name if choice.few is not None and is_few else choice.name
-    return StepRow(step.spec.name, step.variant, nodes, chosen, choice.refusals)
 
 
 def _logger() -> Logger:

@@ -11,7 +11,7 @@ Plans and their frames are an LRU cache bounded in bytes.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -277,6 +277,17 @@ class Shape:
                 made.append(np.empty(dims, dtype))
             return made
         return [self._new(output) for output in self.outputs]
+
+    def outputs_for(self, args: Sequence[Array], places: Mapping[int, Array]) -> list[Array]:
+        """Arrays for the outputs of a run: those in ``places`` that fit and overlap no input, and new ones."""
+        usable = {}
+        for i, given in places.items():
+            dims, dtype, _ = self.outputs[i]
+            flags = given.flags
+            is_alike = given.shape == dims and given.dtype == dtype and flags.c_contiguous
+            if is_alike and flags.writeable and flags.aligned and not any(np.may_share_memory(given, a) for a in args):
+                usable[i] = given
+        return self.outputs_in(usable) if usable else self.new_outputs()
 
     def outputs_in(self, places: Mapping[int, Array]) -> list[Array]:
         """Arrays for the outputs of a run: those in ``places``, by number, and new ones for the others."""

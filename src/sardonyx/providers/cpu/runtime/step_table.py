@@ -15,6 +15,7 @@ from sardonyx.ir.dims import Expr, Known
 from sardonyx.lower.check import Check
 from sardonyx.lower.groups import IndirectStorage, Storage, View
 from sardonyx.lower.lowering import Counted
+from sardonyx.partition.provider import StepRow
 from sardonyx.plan.liveness import Access, intervals, lifetimes
 from sardonyx.plan.sizes import Binding, Results, Sizes, Unplannable, multiple
 from sardonyx.providers.cpu.codegen.jit import linker
@@ -155,6 +156,16 @@ class StepTable:
             described.append((shape, name, sizes.product([*shape, sizes.number(v.dtype.itemsize)])))
         names, most = tuple(range(len(self.binding.names))), sizes.maximum([nbytes for _, _, nbytes in described])
         return names, self.extents, work, only, tuple(described), most
+
+
+def row_of(step: Step) -> StepRow:
+    """A step as ``explain()`` shows it."""
+    nodes, choice = tuple(node.label for node in step.nodes), step.choice
+    if choice is None:
+        return StepRow(step.spec.name, step.variant, nodes)
+    is_few = choice.few is not None and step.only == choice.few[0]
+    chosen = choice.few[1].name if choice.few is not None and is_few else choice.name
+    return StepRow(step.spec.name, step.variant, nodes, chosen, choice.refusals)
 
 
 def _columns(pairs: list[tuple[int, int]]) -> tuple[Array, Array]:
