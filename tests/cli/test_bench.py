@@ -44,16 +44,18 @@ def test_a_benchmark_is_printed_and_kept(commands: Commands, digits: Path, histo
     said = " ".join(done.out.split())
     for words in ("digits.onnx", "image uint8 [1, 8, 8]", "dimension batch was given the size 1", "p99", "peak memory"):
         assert words in said
-    assert "The start, with an empty cache" in said and "next load" not in said
+    assert "Starts, the first one with an empty cache" in said and said.count("first start") == 1
+    assert "last start" not in said
     assert "By batch" in said and "Most samples per second: batch" in said and done.err == ""
 
 
-def test_further_starts_have_columns_of_their_own(commands: Commands, digits: Path) -> None:
-    out = commands("bench", digits, *QUICK, "--starts", "2", columns=120).out
-    lines = out.splitlines()
-    at = next(i for i, line in enumerate(lines) if line.startswith("Starts: the first, with an empty cache"))
-    heads = ["load", "first run", "next load", "its first run", "import", "peak memory"]
-    assert [name.strip() for name in lines[at + 1].split("  ") if name.strip()] == heads
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_last_start_has_a_line_of_its_own(commands: Commands, digits: Path, columns: int) -> None:
+    lines = commands("bench", digits, *QUICK, "--starts", "2", columns=columns).out.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("Starts, the first one with an empty cache"))
+    cells = [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines[at + 1 : at + 4]]
+    assert cells[0] == ["import", "load", "first run", "second run", "peak memory"]
+    assert cells[1][:2] == ["sardonyx", "first start"] and cells[2][0] == "last start" and len(cells[2]) == 5
 
 
 def test_json_is_the_result(commands: Commands, digits: Path, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_the_reason_for_numpy_inside_a_compiled_part(monkeypatch: pytest.MonkeyP
         { y = MaxUnpool<kernel_shape = [2, 2]>(x, i, s) }"""
     feeds = {"x": np.ones((1, 1, 2, 2), "f"), "i": np.arange(4).reshape(1, 1, 2, 2), "s": np.array([1, 1, 4, 4])}
     finding = next(f for f in diagnosed((planted.built(text, {}), feeds)).problems if f.code == "numpy-inside")
-    assert finding.why == "Why: the rank of 'y' is not known." and finding.nodes == ("y",)
+    assert finding.why == "The rank of 'y' is not known." and finding.nodes == ("y",)
 
 
 def test_a_layer_normalization_that_cannot_fuse() -> None:
