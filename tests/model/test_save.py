@@ -138,7 +138,7 @@ def test_weights_outside_on_request(tmp_path: Path, one_file: bool) -> None:
     weights = [const("w", np.arange(200.0).reshape(2, 100)), const("a/b:0", np.arange(100.0)), const("c", 1.0)]
     made = model([node("MatMul", "x w", "p"), node("Add", "p a/b:0", "q"), node("Add", "q c")], *weights)
     path = tmp_path / "m.onnx"
-    save(typed(made), path, external=ExternalData(threshold_nbytes=100, one_file=one_file))
+    save(typed(made), path, external=ExternalData(threshold_nbytes=400, one_file=one_file))
     assert len(list(tmp_path.iterdir())) == (2 if one_file else 3)
     onnx.checker.check_model(os.fspath(path), full_check=True)
     np.testing.assert_array_equal(results(path)[0], results(made.SerializeToString())[0])

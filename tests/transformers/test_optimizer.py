@@ -211,7 +211,19 @@ def test_optimize_by_onnxruntime_writes_a_file(path: str) -> None:
         path, opt_level=1, disabled_optimizers=["ConstantSharing", "NchwcTransformer"]
     )
     assert written == path.replace(".onnx", "_o1_cpu.onnx")
-    assert "BiasGelu" not in optimizer.get_fusion_statistics(written) or Path(written).exists()
+    assert optimizer.get_fusion_statistics(written)["BiasGelu"] == 0
+    np.testing.assert_allclose(run(written, feeds()), run(path, feeds()), rtol=1e-4, atol=1e-6)
+
+
+def test_optimize_by_onnxruntime_writes_weights_to_the_file_that_is_named(path: str, tmp_path: Path) -> None:
+    target = str(tmp_path / "new" / "out.onnx")
+    written = optimizer.optimize_by_onnxruntime(
+        path, optimized_model_path=target, save_as_external_data=True, external_data_filename="weights.bin",
+        external_data_file_threshold=256,
+    )  # fmt: skip
+    assert {each.name for each in Path(written).parent.iterdir()} == {"out.onnx", "weights.bin"}
+    tensors = onnx.load(written, load_external_data=False).graph.initializer
+    assert {len(t.raw_data) < 256 for t in tensors if t.data_location == t.DEFAULT} == {True}
     np.testing.assert_allclose(run(written, feeds()), run(path, feeds()), rtol=1e-4, atol=1e-6)
 
 

@@ -218,7 +218,7 @@ def _external_files(
 ) -> list[tuple[str, Chunks]]:
     """The files of weights and their contents; reading these adds the weights to the proto."""
     folder, name = os.path.split(path)
-    large = {each: t for each, t in weights.items() if t.nbytes > external.threshold_nbytes}
+    large = {each: t for each, t in weights.items() if t.nbytes >= max(1, external.threshold_nbytes)}
     proto.graph.initializer.extend(tensor_to_proto(t, each) for each, t in weights.items() if each not in large)
     if external.one_file:
         groups = {external.location or f"{name}.data": large} if large else {}

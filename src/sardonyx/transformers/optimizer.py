@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sardonyx.errors import InvalidArgument
 from sardonyx.ir.graph import Model
 from sardonyx.model.load import load
+from sardonyx.model.save import ExternalData, save
 from sardonyx.normalize.run import normalize, unify_opsets
 from sardonyx.optimize import api, pipelines
 from sardonyx.transformers import approximate
@@ -162,9 +163,9 @@ def optimize_by_onnxruntime(
     if optimized_model_path is None:
         stem = Path(source).with_suffix("") if isinstance(source, (str, os.PathLike)) else "optimized_model"
         optimized_model_path = f"{stem}_o{opt_level}_{'gpu' if use_gpu else 'cpu'}.onnx"
-    OnnxModel(result.model).save_model_to_file(
-        optimized_model_path, save_as_external_data, size_threshold=external_data_file_threshold
-    )
+    outside = ExternalData(location=external_data_filename or None, threshold_nbytes=external_data_file_threshold)
+    Path(optimized_model_path).parent.mkdir(parents=True, exist_ok=True)
+    save(result.model, optimized_model_path, external=outside if save_as_external_data else None)
     return optimized_model_path
 
 
