@@ -1,4 +1,4 @@
-"""One table of element types: their ONNX, numpy, onnxruntime, LLVM and Triton spellings.
+"""One table of element types: their ONNX, numpy and onnxruntime spellings.
 
 Sub-byte types are one array element each in numpy (ml_dtypes) and packed in files; ``nbytes`` counts the packed form.
 """
@@ -30,8 +30,6 @@ class DType(Record, eq=False):
     kind: str
     """``float``, ``int``, ``uint``, ``bool``, ``complex`` or ``string``."""
     numpy_name: str
-    llvm: str | None = None
-    triton: str | None = None
 
     @cached_property
     def numpy(self) -> np.dtype[Any]:
@@ -70,30 +68,30 @@ class DType(Record, eq=False):
 
 _M = "ml_dtypes."
 _TABLE = (
-    DType("f32", 1, "float", 32, "float", "float32", "float", "fp32"),
-    DType("u8", 2, "uint8", 8, "uint", "uint8", "i8", "uint8"),
-    DType("i8", 3, "int8", 8, "int", "int8", "i8", "int8"),
-    DType("u16", 4, "uint16", 16, "uint", "uint16", "i16", "uint16"),
-    DType("i16", 5, "int16", 16, "int", "int16", "i16", "int16"),
-    DType("i32", 6, "int32", 32, "int", "int32", "i32", "int32"),
-    DType("i64", 7, "int64", 64, "int", "int64", "i64", "int64"),
+    DType("f32", 1, "float", 32, "float", "float32"),
+    DType("u8", 2, "uint8", 8, "uint", "uint8"),
+    DType("i8", 3, "int8", 8, "int", "int8"),
+    DType("u16", 4, "uint16", 16, "uint", "uint16"),
+    DType("i16", 5, "int16", 16, "int", "int16"),
+    DType("i32", 6, "int32", 32, "int", "int32"),
+    DType("i64", 7, "int64", 64, "int", "int64"),
     DType("string", 8, "string", 0, "string", "object"),
-    DType("bool", 9, "bool", 8, "bool", "bool", "i8", "int1"),
-    DType("f16", 10, "float16", 16, "float", "float16", "half", "fp16"),
-    DType("f64", 11, "double", 64, "float", "float64", "double", "fp64"),
-    DType("u32", 12, "uint32", 32, "uint", "uint32", "i32", "uint32"),
-    DType("u64", 13, "uint64", 64, "uint", "uint64", "i64", "uint64"),
+    DType("bool", 9, "bool", 8, "bool", "bool"),
+    DType("f16", 10, "float16", 16, "float", "float16"),
+    DType("f64", 11, "double", 64, "float", "float64"),
+    DType("u32", 12, "uint32", 32, "uint", "uint32"),
+    DType("u64", 13, "uint64", 64, "uint", "uint64"),
     DType("c64", 14, "complex64", 64, "complex", "complex64"),
     DType("c128", 15, "complex128", 128, "complex", "complex128"),
-    DType("bf16", 16, "bfloat16", 16, "float", _M + "bfloat16", "bfloat", "bf16"),
-    DType("f8e4m3fn", 17, "float8e4m3fn", 8, "float", _M + "float8_e4m3fn", "i8", "fp8e4nv"),
-    DType("f8e4m3fnuz", 18, "float8e4m3fnuz", 8, "float", _M + "float8_e4m3fnuz", "i8", "fp8e4b8"),
-    DType("f8e5m2", 19, "float8e5m2", 8, "float", _M + "float8_e5m2", "i8", "fp8e5"),
-    DType("f8e5m2fnuz", 20, "float8e5m2fnuz", 8, "float", _M + "float8_e5m2fnuz", "i8", "fp8e5b16"),
+    DType("bf16", 16, "bfloat16", 16, "float", _M + "bfloat16"),
+    DType("f8e4m3fn", 17, "float8e4m3fn", 8, "float", _M + "float8_e4m3fn"),
+    DType("f8e4m3fnuz", 18, "float8e4m3fnuz", 8, "float", _M + "float8_e4m3fnuz"),
+    DType("f8e5m2", 19, "float8e5m2", 8, "float", _M + "float8_e5m2"),
+    DType("f8e5m2fnuz", 20, "float8e5m2fnuz", 8, "float", _M + "float8_e5m2fnuz"),
     DType("u4", 21, "uint4", 4, "uint", _M + "uint4"),
     DType("i4", 22, "int4", 4, "int", _M + "int4"),
     DType("f4e2m1", 23, "float4e2m1", 4, "float", _M + "float4_e2m1fn"),
-    DType("f8e8m0", 24, "float8e8m0", 8, "float", _M + "float8_e8m0fnu", "i8"),
+    DType("f8e8m0", 24, "float8e8m0", 8, "float", _M + "float8_e8m0fnu"),
     DType("u2", 25, "uint2", 2, "uint", _M + "uint2"),
     DType("i2", 26, "int2", 2, "int", _M + "int2"),
     DType("f6e2m3", 27, "float6e2m3", 6, "float", _M + "float6_e2m3fn"),

@@ -43,8 +43,6 @@ class Rule(NamedTuple):
     outputs: Slots
     kinds: dict[str, int]
     required: frozenset[str]
-    infers: bool
-    """Whether onnx infers the types of the outputs."""
 
 
 def check_nodes(graph: onnx.GraphProto, opsets: dict[str, int]) -> None:
@@ -202,7 +200,6 @@ def rule_of(domain: str, op_type: str, version: int) -> Rule | None:
         _slots(schema.min_output, schema.max_output, schema.outputs, others_single=False),
         {name: int(a.type) for name, a in schema.attributes.items()},  # type: ignore[call-overload]
         frozenset(name for name, a in schema.attributes.items() if a.required),
-        schema.has_type_and_shape_inference_function,
     )
 
 

@@ -9,7 +9,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sardonyx import dtypes
 from sardonyx.dtypes import DType
 from sardonyx.errors import Fail
 from sardonyx.providers.cpu.codegen import jit
@@ -218,10 +217,6 @@ def test_values_are_not_known_while_a_kernel_is_written() -> None:
 
     with pytest.raises(TypeError, match="not known"):
         wrong().emit(isa.current())
-
-
-def test_dtypes_have_a_spelling() -> None:
-    assert {dtypes.of_name(t).llvm for t in ("f32", "bf16", "bool")} == {"float", "bfloat", "i8"}
 
 
 @kernel(out=(i64,), n=i64, d=i64)

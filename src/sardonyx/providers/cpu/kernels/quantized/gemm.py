@@ -117,7 +117,7 @@ class Int8MicroTile:
     """Some rows of A times a panel of B, summed in registers."""
 
     def __init__(self, k: Kernel, shape: MicroTileShape, a_dtype: DType, b_dtype: DType) -> None:
-        self.k, self.shape, self.b_dtype = k, shape, b_dtype
+        self.k, self.shape = k, shape
         self.signs = (partner_dtype(k.isa) if b_dtype is i8 else i8), b_dtype
         self.zero_offset = zero_offset(a_dtype, self.signs[0])
 
