@@ -181,7 +181,7 @@ ESTIMATES: dict[str, Estimate] = {
     "Gemm": _gemm,
     **dict.fromkeys(("Conv", "ConvInteger", "QLinearConv"), _conv),
     "DeformConv": _deform_conv,
-    "ConvTranspose": _conv_transpose,
+    **dict.fromkeys(("ConvTranspose", "ConvTransposeInteger"), _conv_transpose),
     **dict.fromkeys(("AveragePool", "MaxPool", "LpPool", "MaxRoiPool", "Col2Im"), _pool),
     "LRN": _lrn,
     "Einsum": _einsum,

@@ -9,7 +9,7 @@ import numpy as np
 from sardonyx import errors
 from sardonyx.ops.conv import add_bias
 from sardonyx.ops.limits import check_elements
-from sardonyx.ops.precision import Array, narrow, require, widen
+from sardonyx.ops.precision import Array, exact_type, narrow, require, widen, wrap_int32
 from sardonyx.ops.registry import op
 from sardonyx.ops.window import Ints, Window, per_axis, same_pads, split_pads, trailing
 
@@ -57,6 +57,41 @@ def conv_transpose(
     if b is not None:
         add_bias(what, y, b)
     return narrow(y, x.dtype)
+
+
+@op("ConvTransposeInteger", domain="sardonyx")
+def conv_transpose_integer(
+    x: Array,
+    w: Array,
+    x_zero_point: Array | None = None,
+    w_zero_point: Array | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Ints | None = None,
+    group: int = 1,
+    kernel_shape: Ints | None = None,
+    output_padding: Ints | None = None,
+    output_shape: Ints | None = None,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Array:
+    """ConvTranspose of bytes minus their zero points, in i32; the weights' is one value or one for each filter."""
+    what = "ConvTransposeInteger"
+    _check_conv_transpose(what, x, w, group, kernel_shape)
+    window, before = _transposed_window(
+        what, x.shape[2:], w.shape[2:], strides, dilations, output_padding, output_shape, pads, auto_pad
+    )
+    dtype = exact_type(x.shape[1] // group * window.taps)
+    image, kernels = x.astype(dtype), w.astype(dtype)
+    if x_zero_point is not None:
+        require(x_zero_point.size == 1, f"{what}: the input's zero point must be one value", got=x_zero_point.shape)
+        image -= x_zero_point.astype(dtype).reshape(())
+    if w_zero_point is not None:
+        sizes = (1, w.shape[1])
+        require(w_zero_point.size in sizes, f"{what}: no zero point for each filter", got=w_zero_point.shape)
+        kernels -= w_zero_point.astype(dtype).reshape(-1, *[1] * window.rank)
+    y = _spread(image, kernels, window, group)
+    return wrap_int32(np.pad(y, [(0, 0), (0, 0), *((zeros, 0) for zeros in before)]))
 
 
 def _check_conv_transpose(what: str, x: Array, w: Array, group: int, kernel_shape: Ints | None) -> None:

@@ -74,6 +74,16 @@ def _rounded_up(size: Dim, span: Dim, reach: Dim, stride: int, before: int, arou
 
 @rule("ConvTranspose")
 def _conv_transpose(node: Node, content: Content) -> Result:
+    return [like(tensor(node), _transposed(node))]
+
+
+@rule("ConvTransposeInteger", domain="sardonyx")
+def _conv_transpose_integer(node: Node, content: Content) -> Result:
+    return [TensorType(dtypes.i32, _transposed(node))]
+
+
+def _transposed(node: Node) -> Shape:
+    """The shape of the image that a transposed convolution makes."""
     x, w, attrs = shaped(node), shaped(node, 1), node.attrs
     rank = len(x) - 2
     auto, given = attrs.get("auto_pad", "NOTSET"), attrs.get("output_shape")
@@ -82,14 +92,14 @@ def _conv_transpose(node: Node, content: Content) -> Result:
     out: list[Dim] = [x[0], dims.mul(w[1], attrs.get("group", 1))]
     if given or auto.startswith("SAME"):
         sizes = given[-rank:] if given else [dims.mul(size, s) for size, s in zip(x[2:], strides, strict=True)]
-        return [like(tensor(node), (*out, *sizes))]
+        return (*out, *sizes)
     if auto == "VALID":
         pads = [0] * (2 * rank)
     for i, size in enumerate(x[2:]):
         reach = dims.mul(dims.sub(kernel[i], 1), dilations[i])
         whole = dims.total((dims.mul(dims.sub(size, 1), strides[i]), reach, 1 + more[i]))
         out.append(dims.sub(whole, pads[i] + pads[i + rank]))
-    return [like(tensor(node), tuple(out))]
+    return tuple(out)
 
 
 _STEPS = (("strides", 1), ("dilations", 1), ("output_padding", 0))

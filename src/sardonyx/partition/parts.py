@@ -75,7 +75,8 @@ LEAST_NODES = 4
 """A body of fewer nodes is run by the last provider, which needs no compilation; unless it has ``COSTLY`` ones."""
 
 COSTLY = frozenset((
-    "Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN", "Resize",
+    "Attention", "Conv", "ConvInteger", "ConvTranspose", "ConvTransposeInteger", "DynamicQuantizeLSTM", "Einsum",
+    "GRU", "Gemm", "LSTM", "MatMul", "MatMulInteger", "QLinearConv", "QLinearMatMul", "RNN", "Resize",
 ))  # fmt: skip
 """Operators that are worth a compilation wherever they are."""
 

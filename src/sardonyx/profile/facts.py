@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from sardonyx.session.options import SessionOptions
     from sardonyx.session.session import InferenceSession
 
-PRODUCTS = frozenset(
-    ("Attention", "Conv", "ConvInteger", "ConvTranspose", "Gemm", "GRU", "LSTM", "MatMul", "MatMulInteger", "RNN")
-)
+PRODUCTS = frozenset((
+    "Attention", "Conv", "ConvInteger", "ConvTranspose", "ConvTransposeInteger", "Gemm", "GRU", "LSTM", "MatMul",
+    "MatMulInteger", "RNN",
+))  # fmt: skip
 """Operators whose time is arithmetic on weights."""
 
 

@@ -9,7 +9,8 @@ The rules, tried for each loop in order, for the producers of its operands, the 
 - A loop without reductions is fused into the epilogue of an ``EpilogueGroup`` if it reads its results at the same index
   and its views can be expressed over the axes of that group.
 - A loop without reductions is distributed over several groups with epilogues that each compute a part of an operand
-  (the stride phases of a transposed convolution), if its other operands and its results are laid out as that operand.
+  (the stride phases of a transposed convolution), if its other operands and its results are laid out as that operand,
+  or are broadcast along the axes that the parts cut.
 - A loop that reads the reduction of a single long row stays apart, so that threads can share it.
 - A loop that dequantizes bytes is left to the loops that read its result, so that bytes are stored and not reals.
 - What a fused producer computes is still stored if another group reads it; nothing is computed twice.
@@ -254,7 +255,9 @@ def _fused_with_part(first: Group | None, second: Loop, whole: View) -> Loop | E
     def seen(view: View) -> View | None:
         if not any(s for d, s in zip(view.shape, view.strides, strict=True) if d != 1):
             return View(view.storage, part.shape, (0,) * len(part.shape), view.offset)
-        return replace(part, storage=view.storage) if replace(view, storage=whole.storage) == whole else None
+        if replace(view, storage=whole.storage) == whole:
+            return replace(part, storage=view.storage)
+        return _seen_by(part, whole, view)
 
     inputs, outputs = [seen(v) for v in second.inputs], [seen(v) for v in second.outputs]
     if None in inputs or None in outputs or any(v.storage.elements != whole.storage.elements for v in second.outputs):
@@ -263,6 +266,17 @@ def _fused_with_part(first: Group | None, second: Loop, whole: View) -> Loop | E
         second, extents=part.shape, inputs=tuple(v for v in inputs if v), outputs=tuple(v for v in outputs if v)
     )
     return _fused(first, alone, ())
+
+
+def _seen_by(part: View, whole: View, view: View) -> View | None:
+    """What a part of ``whole`` reads of a view that broadcasts along the axes that the part cuts; None if it does
+    not."""
+    if not len(view.shape) == len(part.shape) == len(whole.shape):
+        return None
+    axes = zip(part.shape, part.strides, whole.shape, whole.strides, view.shape, view.strides, strict=True)
+    if any((d, s) != (e, t) and n != 1 and step != 0 for d, s, e, t, n, step in axes):
+        return None
+    return View(view.storage, part.shape, view.strides, view.offset)
 
 
 def _is_long_row(nest: Nest) -> bool:

@@ -21,9 +21,10 @@ from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
 from sardonyx.lower.expression_builder import ExpressionBuilder, Handle
-from sardonyx.lower.groups import CentredConvolution, IntegerConvolution, View
+from sardonyx.lower.groups import CentredConvolution, IntegerConvolution, View, Window
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.conv import per_channel, windowed
+from sardonyx.lower.rules.conv_transpose import phases
 from sardonyx.lower.rules.integer import (
     BYTES,
     Product,
@@ -49,15 +50,13 @@ def _centred(e: Emitter, x: Expr, zero: Expr) -> Expr:
 class _Convolution:
     """An exact convolution: its operands, and the epilogue that corrects for zero points."""
 
-    def __init__(self, low: Lowering, node: Node, x: View, w: View, x_zero: Value | None, w_zero: Value | None) -> None:
-        if x.dtype not in BYTES or w.dtype not in BYTES:
-            raise Refused(f"{node.op_type} of {x.dtype} times {w.dtype} is not compiled")
-        self.low, self.x = low, x
-        self.w, self.window, self.groups = windowed(low, node, x, w)
-        self.zero = self._single(x_zero, x.dtype)
-        self.out = low.make(node.output)
+    def __init__(
+        self, low: Lowering, x: View, w: View, window: Window, groups: int, out: View, zero: View, w_zero: View | None
+    ) -> None:
+        """``zero`` is one element of the image's type; the weights' zero point is one, or one for each filter."""
+        self.low, self.x, self.w, self.window, self.groups, self.out, self.zero = low, x, w, window, groups, out, zero
         self.terms = expressible(dims.mul(self.w.shape[1], math.prod(self.window.kernel)))
-        w_zeros = None if w_zero is None else self.quantization_parameter(low.view(w_zero))
+        w_zeros = None if w_zero is None else self.quantization_parameter(w_zero)
         self.in_f32 = self.w.shape[1] == 1 and self.groups > 1 and math.prod(self.window.kernel) * 255**2 < EXACT
         if self.in_f32:
             self.product = Product(low, self.out.shape, dtypes.f32)
@@ -77,9 +76,6 @@ class _Convolution:
             self.product.subtract(p, minus_zero_points(low, self.per_filter(Term.rows(low, flat)), q, self.terms))
         if not q.is_zero:
             self.product.subtract(q, Term(self.window_sums()))
-
-    def _single(self, value: Value | None, dtype: DType) -> View:
-        return self.low.scalar(0, dtype) if value is None else self.low.reshaped(self.low.view(value), ())
 
     def _as_f32(self, view: View, zero: View) -> View:
         """Integers minus their zero point, in f32."""
@@ -143,16 +139,62 @@ class _Convolution:
         self.low.groups.append((CentredConvolution if self.in_f32 else IntegerConvolution)(*given, self.zero))
 
 
+def _bytes(low: Lowering, image: int, weights: int) -> tuple[View, View]:
+    """The image and the weights, by their numbers as inputs."""
+    x, w = low.view(low.input(image)), low.view(low.input(weights))
+    if x.dtype not in BYTES or w.dtype not in BYTES:
+        raise Refused(f"{low.node.op_type} of {x.dtype} times {w.dtype} is not compiled")
+    return x, w
+
+
+def _single(low: Lowering, value: Value | None, dtype: DType) -> View:
+    return low.scalar(0, dtype) if value is None else low.reshaped(low.view(value), ())
+
+
+def _convolution(
+    low: Lowering, node: Node, x: View, w: View, x_zero: Value | None, w_zero: Value | None
+) -> _Convolution:
+    w, window, groups = windowed(low, node, x, w)
+    zero, point = _single(low, x_zero, x.dtype), None if w_zero is None else low.view(w_zero)
+    return _Convolution(low, x, w, window, groups, low.make(node.output), zero, point)
+
+
 @rule("ConvInteger")
 def conv_integer(low: Lowering, node: Node) -> None:
-    x, w = low.view(low.input(0)), low.view(low.input(1))
-    _Convolution(low, node, x, w, node.input(2), node.input(3)).finish()
+    _convolution(low, node, *_bytes(low, 0, 1), node.input(2), node.input(3)).finish()
+
+
+@rule("ConvTransposeInteger", domain="sardonyx")
+def conv_transpose_integer(low: Lowering, node: Node) -> None:
+    x, w = _bytes(low, 0, 1)
+    groups, rank = node.attrs.get("group", 1), len(x.shape) - 2
+    zero, out = _single(low, node.input(2), x.dtype), low.make(node.output)
+    points = None if node.input(3) is None else _for_filters(low, low.view(low.input(3)), groups)
+    nothing = points
+    if points is not None and points.shape:
+        for axis in range(1, rank + 2):
+            nothing = views.inserted(nothing or points, axis)
+    for phase in phases(low, node, x, w, out, nothing):
+        _Convolution(low, x, phase.w, phase.window, groups, phase.out, zero, points).finish()
+
+
+def _for_filters(low: Lowering, view: View, groups: int) -> View:
+    """A scalar, or one number for each filter of all groups, where those of groups are alike."""
+    if view.shape in ((), (1,)):
+        return low.reshaped(view, ())
+    known = constant_of(view)
+    if known is not None and len(view.shape) == 1:
+        return low.constant(Tensor(known.dtype, (groups * known.shape[0],), lambda: np.tile(known.numpy(), groups)))
+    if len(view.shape) != 1 or not isinstance(view.shape[0], int):
+        raise Refused("a zero point of the weights is not a vector")
+    every = low.temporary(view.dtype, (groups, view.shape[0]))
+    low.copy(view, every)
+    return low.reshaped(every, (groups * view.shape[0],))
 
 
 @rule("QLinearConv")
 def qlinear_conv(low: Lowering, node: Node) -> None:
-    x, w = low.view(low.input(0)), low.view(low.input(3))
-    c = _Convolution(low, node, x, w, low.input(2), low.input(5))
+    c = _convolution(low, node, *_bytes(low, 0, 3), low.input(2), low.input(5))
     p, bias = c.product, node.input(8)
     if bias is not None:
         operand = p.body.operand(per_channel(low, low.view(bias), c.out.shape))

@@ -27,6 +27,8 @@ NIBBLES = tuple(map(dtypes.of_name, ("i4", "u4", "i2", "u2")))
 """Types whose constants are widened to bytes."""
 UNIT_TOLERANCE = 1e-6
 """Relative rounding error of a product of two scales, compared with the scale that a quantizer stored for a bias."""
+OF_INTEGERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+"""Products with a form for integers."""
 MAX_TERMS = (1 << 31) // 255**2
 """Longest sum of products of bytes minus zero points that cannot overflow i32."""
 
@@ -149,6 +151,33 @@ class _Product(Fusion):
         return ()
 
 
+@optimization("RestoreDequantize")
+def restore_dequantize(graph: Graph, log: Log) -> None:
+    """Constants that were dequantized before, as DequantizeLinear of their integers, for products with dequantized
+    operands: a body's constants may have been computed in the graph around it."""
+    for node in graph.nodes:
+        for _, sub in node.subgraphs():
+            restore_dequantize(sub, log)
+        if node.op_type not in OF_INTEGERS or node.domain or len(node.inputs) < 2:
+            continue
+        a, b = node.inputs[:2]
+        known = b.const.quantized if b is not None and b.const is not None else None
+        if known is None or b is None or a is None or not is_dequantized(a):
+            continue
+        op = Builder(graph, node, prefix=node.name or node.output.name, origin=node.origin)
+        zero = None if known.zero is None else op.const(known.zero)
+        made = op.DequantizeLinear(
+            op.const(known.q), op.const(known.scale), zero, axis=known.axis, block_size=known.block or None
+        )
+        made.type = b.type
+        node.set_input(1, made)
+
+
+def is_dequantized(v: Value) -> bool:
+    node = v.producer
+    return node is not None and node.op_type == "DequantizeLinear" and not node.domain
+
+
 @fusion
 class MultiplyIntegers(_Product):
     """MatMul(DequantizeLinear(a), DequantizeLinear(b))  ->  MatMulInteger(a, b) * scales."""
@@ -212,6 +241,41 @@ class ConvolveIntegers(_Product):
             return _real(op, op.Add(sums, op.Reshape(bias, columns)), units(op, x, w, after))
         y = _real(op, sums, units(op, x, w, after))
         return y if m.b is None else op.Add(y, op.Reshape(m.b, columns))
+
+
+@fusion
+class ConvolveIntegersTransposed(_Product):
+    """ConvTranspose(DequantizeLinear(x), DequantizeLinear(w), b)  ->  ConvTransposeInteger(x, w) * scales + b."""
+
+    operator = "ConvTranspose"
+
+    def more(self, op: Any) -> tuple[Any, ...]:
+        return (op.optional("b"),)
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        conv = m.node("product")
+        x, w = factors(op, factor(m.node("left")), factor(m.node("right"), 1))
+        channels, *sizes = w.q.shape or (None,)
+        groups = attribute(conv, "group")
+        require(isinstance(channels, int) and groups > 0 and channels % groups == 0, "no channels of groups", w.q)
+        terms = (int(channels) // groups, *sizes[1:])  # type: ignore[arg-type]
+        _require_terms(terms, w.q)
+        after = len(sizes) - 1
+        point = None if x.zero is None else op.Reshape(x.zero, op.const(np.zeros(0, np.int64)))
+        columns = op.const([-1, *[1] * after])
+        sums = op.call("sardonyx", "ConvTransposeInteger", x.q, w.q, point, w.zero, **conv.attrs)
+        each = w if w.is_single or groups == 1 else Factor(w.q, _repeated(op, w.scale, groups), None)
+        bias = _integer_bias(m.b, x, each, terms)
+        if bias is not None:
+            return _real(op, op.Add(sums, op.Reshape(bias, columns)), units(op, x, each, after))
+        y = _real(op, sums, units(op, x, each, after))
+        return y if m.b is None else op.Add(y, op.Reshape(m.b, columns))
+
+
+def _repeated(op: Builder, scale: Value, times: int) -> Value:
+    """The scales of a group's filters, for the filters of all groups."""
+    found: Value = op.const(np.tile(scale.numpy(), times)) if scale.is_const else op.Tile(scale, op.const([times]))
+    return found
 
 
 @optimization("FoldDequantize")

@@ -17,12 +17,11 @@ from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import TensorType
 from sardonyx.ops import registry
 from sardonyx.optimize.fusion import Fusion, fusion, require
+from sardonyx.optimize.fusions.integers import OF_INTEGERS
 from sardonyx.optimize.manager import Log, optimization
 from sardonyx.optimize.pattern import Match, attribute
 
 PRODUCTS = frozenset({"Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
-OF_INTEGERS = frozenset({"Conv", "Gemm", "MatMul"})
-"""Products with a form for integers."""
 ARRANGED = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 REDUCTIONS = frozenset({"GlobalAveragePool", "GlobalMaxPool", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"})
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from sardonyx.providers.cpu.kernels.conv import pointwise_depthwise, summed_pair
 from sardonyx.providers.cpu.kernels.gemm import pack
 from sardonyx.providers.cpu.kernels.split import bf16, int8_slices
 from sardonyx.providers.cpu.layout import (
+    bodies,
     byte_tables,
     centre,
     conv_axes,
@@ -53,6 +54,8 @@ MOST_TRIPS = (1 << 63) - 1
 
 
 Groups = Sequence[Group]
+Shared = Mapping[int, frozenset[Storage]]
+"""The storages of bodies that are accessed outside of them, by the body's ``id``."""
 CONTROL = (Branch, Repeat)
 """Groups that become jumps between the steps of their bodies."""
 PACKING = (pack.pack_panels, pack.pack_rows, bf16.split_bf16, int8_slices.split_int8_slices)
@@ -67,7 +70,12 @@ class Pass(NamedTuple):
 
 
 def _layout(name: str, rewrite: Callable[[Groups, Analysis], Groups]) -> Pass:
-    return Pass(name, lambda groups, analysis: (rewrite(groups, analysis), analysis))
+    """A pass that rewrites groups, and those of the bodies of control flow among them."""
+    return Pass(name, lambda groups, analysis: (bodies.everywhere(rewrite, groups, analysis), analysis))
+
+
+def _place_inside(groups: Groups, analysis: Analysis) -> tuple[Groups, Analysis]:
+    return placed_inside(groups, packed_images.packed_inputs(groups, analysis)), analysis
 
 
 def _finding(name: str, find: Callable[[Groups, Analysis], Any], *, field: str | None = None) -> Pass:
@@ -78,7 +86,7 @@ def _finding(name: str, find: Callable[[Groups, Analysis], Any], *, field: str |
 
 LAYOUT = (
     _layout("centre", centre.without_wide_vectors),
-    _layout("place-inside", lambda groups, a: placed_inside(groups, packed_images.packed_inputs(groups, a))),
+    Pass("place-inside", _place_inside),
     _layout("widen", widen.widened),
     _layout("unit-axes-first", lambda groups, _: conv_axes.unit_axes_first(groups)),
     _layout("nhwc", nhwc.to_nhwc),
@@ -88,15 +96,15 @@ LAYOUT = (
     _layout("folded-scales", folded_scales.with_folded_scales),
     _finding("is-stepwise", lambda groups, _: any(_sees_more(group) for group in groups)),
 )
-"""The passes over a part, in order. ``place-inside`` writes results where a Concat would copy them; ``widen`` stores
-narrow floats as f32, on chips that multiply nothing narrower; those up to ``batch-as-depth`` choose the layout of
-images."""
+"""The passes over a part, in order. ``place-inside`` writes results where a Concat would copy them, outside of bodies;
+``widen`` stores narrow floats as f32, on chips that multiply nothing narrower; those up to ``batch-as-depth`` choose
+the layout of images."""
 
 SELECTION = (
     _finding("choices", lambda groups, a: {id(g): choose(g, a) for g in groups if not isinstance(g, CONTROL)}),
-    _finding("packed-operands", lambda groups, a: {} if a.is_inside else packed_operands.packed_operands(groups, a)),
+    _finding("packed-operands", packed_operands.packed_operands),
     _finding("fused-pairs", pointwise_depthwise.fusable_pairs),
-    _finding("summed-pairs", lambda groups, a: {} if a.is_inside else summed_pair.summed_pairs(groups, a)),
+    _finding("summed-pairs", summed_pair.summed_pairs),
     _finding("choices-of-pairs", conv_pairs.choices_of_pairs, field="choices"),
     _finding("unsigned", lambda groups, a: never_negative(groups) if a.isa.amx else frozenset()),
     _finding("images", packed_images.images),
@@ -147,13 +155,13 @@ def _steps(groups: Sequence[Group], analysis: Analysis, hoisted: list[Step] | No
     """The steps of groups, in order. Packing that is invariant in a loop goes to ``hoisted``, if given."""
     steps: list[Step] = []
     groups, analysis = _after(SELECTION, groups, analysis)
-    made = {v.storage for g in groups for v in g.writes}
+    made, shared = {v.storage for g in groups for v in g.writes}, bodies.shared_storages(groups, analysis)
     for group in groups:
         check_time()
         if isinstance(group, Branch):
-            steps += _branch(group, analysis)
+            steps += _branch(group, analysis, shared)
         elif isinstance(group, Repeat):
-            steps += _repeat(group, analysis)
+            steps += _repeat(group, analysis, shared)
         else:
             for step in steps_of(group, analysis):
                 written, read = _touched(step)
@@ -179,13 +187,13 @@ def _moves(storage: Storage, made: set[Storage]) -> bool:
     return storage in made or isinstance(storage, IndirectStorage)
 
 
-def _inside(groups: Sequence[Group], analysis: Analysis, hoisted: list[Step] | None = None) -> list[Step]:
+def _inside(body: Groups, analysis: Analysis, shared: Shared, hoisted: list[Step] | None = None) -> list[Step]:
     """The steps of a body that may be skipped: operands that it splits are not available outside."""
-    return _steps(groups, replace(analysis, splits=dict(analysis.splits), is_inside=True), hoisted)
+    return _steps(body, replace(analysis, splits=dict(analysis.splits), shared=shared[id(body)]), hoisted)
 
 
-def _branch(group: Branch, analysis: Analysis) -> list[Step]:
-    then, other = _inside(group.then, analysis), _inside(group.other, analysis)
+def _branch(group: Branch, analysis: Analysis, shared: Shared) -> list[Step]:
+    then, other = _inside(group.then, analysis, shared), _inside(group.other, analysis, shared)
     if other:
         then.append(_control(group, control.jump(), skip=len(other)))
     may_do, may_skip = Holds(group.then_checks), Holds(group.other_checks)
@@ -195,7 +203,7 @@ def _branch(group: Branch, analysis: Analysis) -> list[Step]:
     return [unless, *then, *other]
 
 
-def _repeat(group: Repeat, analysis: Analysis) -> list[Step]:
+def _repeat(group: Repeat, analysis: Analysis, shared: Shared) -> list[Step]:
     before = [_control(group, control.set_base(), m=_start(row), slot=Slot(row.place)) for row in group.rows]
     after = [
         _control(group, control.advance_base(), slot=Slot(row.place), nbytes=_stride_nbytes(row)) for row in group.rows
@@ -205,7 +213,7 @@ def _repeat(group: Repeat, analysis: Analysis) -> list[Step]:
         before.append(_control(group, control.set_base(), m=Ref.of(c.second), slot=Slot(c.after)))
         after.append(_control(group, control.swap_bases(), one=Slot(c.now), two=Slot(c.after)))
     once: list[Step] = []
-    inner = _inside(group.body, replace(analysis, is_repeated=True), once)
+    inner = _inside(group.body, replace(analysis, is_repeated=True), shared, once)
     body = [_often(step, group.trips) for step in (*inner, *after)]
     count, limit = Ref.of(group.count), Ref.of(group.limit)
     most = ENDLESS - 1 if group.is_endless else MOST_TRIPS

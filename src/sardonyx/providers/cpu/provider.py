@@ -6,7 +6,7 @@ import math
 import platform
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sardonyx.optimize.report import Report
 
 
+CONVOLUTIONS = ("ConvInteger", "ConvTransposeInteger")
 FEW_ROWS = 4
 """Rows up to which a product takes as long as its weights are read, of which bytes are a quarter of f32."""
 
@@ -32,15 +33,23 @@ FEW_ROWS = 4
 def slower_as_integers(node: Node) -> str | None:
     """Why the product of integers takes longer than one of f32 numbers on this chip; None if it does not."""
     chip = isa.current()
-    if node.op_type not in ("MatMulInteger", "ConvInteger") or chip.byte_dot or chip.amx:
+    if node.op_type not in ("MatMulInteger", *CONVOLUTIONS) or chip.byte_dot or chip.amx:
         return None
-    if node.op_type == "ConvInteger":
+    if node.op_type in CONVOLUTIONS:
         return f"{chip.name} has no dot product of bytes: f32 convolutions are quicker"
     a = node.inputs[0]
     rows = [None] if a is None or a.shape is None else [d if isinstance(d, int) else None for d in a.shape[:-1]]
     known = [d for d in rows if d is not None]
     is_few = len(known) == len(rows) and math.prod(known) <= FEW_ROWS
     return None if is_few else f"{chip.name} has no dot product of bytes: f32 products are quicker"
+
+
+def _with_bodies(nodes: Iterable[Node]) -> Iterator[Node]:
+    """The nodes, and those of their bodies."""
+    for node in nodes:
+        yield node
+        for _, body in node.subgraphs():
+            yield from body.all_nodes()
 
 
 class CpuProvider:
@@ -140,18 +149,19 @@ class CpuProvider:
         if made := defer_transposes(graph, owned):
             self._facts = None
             owned = [*owned, *made]
-        kinds = {node.op_type for node in owned}
+        mine, captured = set(_with_bodies(owned)), set(graph.captures())
+        kinds = {node.op_type for node in mine}
         passes: tuple[str, ...] = pipelines.INTEGERS if "DequantizeLinear" in kinds else ()
         passes += pipelines.IMAGES if "Conv" in kinds else ()
         if not passes:
             return None
-        mine = set(owned)
 
         def judge(old: Sequence[Value], new: Sequence[Value], made: Sequence[Node]) -> str | None:
-            for node in (value.producer for value in old):
-                if node not in mine:
-                    is_inner = node is not None and node.graph is not graph
-                    return "it is in a control-flow body" if is_inner else "another provider runs it"
+            if not mine.issuperset(value.producer for value in old if value.producer is not None):
+                return "another provider runs it"
+            given = () if graph.parent is None else (v for v in graph.captures() if v not in captured)
+            if missing := next((v.name for v in given if not v.is_const), None):
+                return f"its body is not given {missing!r}"
             if why := next((found for found in map(slower_as_integers, made) if found), None):
                 return why
             mine.update(made)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _MEMBERS = {
     "matmul": "MatMul Gemm FusedMatMul FusedGemm Einsum MatMulNBits LinearClassifier LinearRegressor",
-    "convolution": "Conv ConvTranspose FusedConv DeformConv QLinearConv ConvInteger",
+    "convolution": "Conv ConvTranspose ConvTransposeInteger FusedConv DeformConv QLinearConv ConvInteger",
     "attention": "Attention MultiHeadAttention GroupQueryAttention FlexAttention RotaryEmbedding LinearAttention",
     "normalization": "BatchNormalization LayerNormalization SkipLayerNormalization EmbedLayerNormalization "
     "RMSNormalization SimplifiedLayerNormalization InstanceNormalization GroupNormalization LpNormalization "

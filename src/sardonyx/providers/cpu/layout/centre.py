@@ -7,14 +7,14 @@ loop is fused into the group that writes the image, which then is f32.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 
 from sardonyx.ir import dims
 from sardonyx.ir.scalar import Emitter, Expr, trace
 from sardonyx.lower import views
 from sardonyx.lower.expression_builder import ExpressionBuilder
 from sardonyx.lower.fusion.fuse import fuse
-from sardonyx.lower.groups import Branch, CentredConvolution, Convolution, Group, Loop, Repeat, Storage, View
+from sardonyx.lower.groups import CentredConvolution, Convolution, Group, Loop, Storage, View
 from sardonyx.providers.cpu.kernels.common.window import MIN_NHWC_LANES
 from sardonyx.providers.cpu.kernels.quantized import depthwise_nhwc
 from sardonyx.providers.cpu.language.values import f32
@@ -26,19 +26,14 @@ def without_wide_vectors(groups: Sequence[Group], analysis: Analysis) -> Sequenc
     """The groups; on chips without wide vectors, images are centred where they are written."""
     if analysis.isa.lanes >= MIN_NHWC_LANES or not any(isinstance(g, CentredConvolution) for g in groups):
         return groups
-    return fuse([one for group in groups for one in _apart(group)])
+    return fuse([one for group in groups for one in _apart(group)], analysis.shared)
 
 
 def of_other_layouts(groups: Sequence[Group], analysis: Analysis) -> Sequence[Group]:
-    """The groups; images whose layout the kernel for bytes does not take are centred by a loop, in bodies too."""
+    """The groups; images whose layout the kernel for bytes does not take are centred by a loop."""
     made: list[Group] = []
     for group in groups:
-        if isinstance(group, Branch):
-            then, other = (tuple(of_other_layouts(body, analysis)) for body in (group.then, group.other))
-            made.append(replace(group, then=then, other=other))
-        elif isinstance(group, Repeat):
-            made.append(replace(group, body=tuple(of_other_layouts(group.body, analysis))))
-        elif isinstance(group, CentredConvolution) and depthwise_nhwc.supports(group, analysis) is not None:
+        if isinstance(group, CentredConvolution) and depthwise_nhwc.supports(group, analysis) is not None:
             made += _apart(group)
         else:
             made.append(group)

@@ -12,7 +12,7 @@ that the caller owns, or that some group needs as NCHW, stays so, and a copy is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from sardonyx.ir import dims
@@ -53,7 +53,7 @@ def to_nhwc(groups: Sequence[Group], analysis: Analysis) -> list[Group]:
     kept = _kept(groups, analysis) if any(isinstance(g, IntegerConvolution) for g in groups) else set()
     images = _candidates(groups, wanted, kept)
     groups = [_with_split_axes(g, images) if isinstance(g, Loop) else g for g in groups]
-    images = _convertible(groups, wanted, images)
+    images = _convertible(groups, wanted, images, analysis.shared)
     made: list[Group] = []
     for group in merge_convs.merged([_with_nhwc_views(g, images) for g in groups]):
         if isinstance(group, Convolution) and _prefers_nhwc(group, analysis) and not _takes_both(group, analysis):
@@ -197,9 +197,11 @@ def _has_same_layout(a: View, b: View) -> bool:
     return a.strides == b.strides and a.offset == b.offset == 0 and a.storage.elements == b.storage.elements
 
 
-def _convertible(groups: Sequence[Group], wanted: set[int], images: dict[Storage, Image]) -> dict[Storage, Image]:
-    """The temporaries that every group can access as NHWC."""
-    excluded = {s for s in images if s.kind != "temporary"}
+def _convertible(
+    groups: Sequence[Group], wanted: set[int], images: dict[Storage, Image], shared: Collection[Storage]
+) -> dict[Storage, Image]:
+    """The temporaries that every group can access as NHWC, and that groups elsewhere do not access."""
+    excluded = {s for s in images if s.kind != "temporary" or s in shared}
     for group in groups:
         takes_nhwc = isinstance(group, (Loop, Pool, Resample, Contraction)) or id(group) in wanted
         for view in (*group.reads, *group.writes):

@@ -85,7 +85,8 @@ def images(groups: Sequence[Group], analysis: Analysis) -> dict[Storage, Image]:
     packing: set[int] = set()
     for storage, writers in writes.items():
         group = writers[0].group
-        if storage.kind == "temporary" and len(writers) == 1 and storage not in analysis.summed_pairs:
+        is_own = storage.kind == "temporary" and storage not in analysis.shared
+        if is_own and len(writers) == 1 and storage not in analysis.summed_pairs:
             fmt = kinds.format(group, writers[0].view, reads[storage])
             made = _image(writers[0].view, reads[storage], kinds, fmt) if fmt else None
             if made is not None and id(group) not in packing:

@@ -77,7 +77,7 @@ def packed_operands(groups: Sequence[Group], analysis: Analysis) -> dict[Storage
     packed_inputs = {number: product for number, product in on_tiles.items() if product.terms is not None}
     found: dict[Storage, PackedOperand] = {}
     for storage, writers in writes.items():
-        if storage.kind not in ("temporary", "output") or len(writers) > 1:
+        if storage.kind not in ("temporary", "output") or len(writers) > 1 or storage in analysis.shared:
             continue
         lefts = {
             id(g): packed_inputs[id(g)] for g, view in reads[storage] if id(g) in packed_inputs and view is _left(g)

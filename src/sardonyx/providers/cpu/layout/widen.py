@@ -11,7 +11,7 @@ with a copy of itself, must compare equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,7 +52,7 @@ def widened(groups: Sequence[Group], analysis: Analysis) -> list[Group]:
     narrow = {id(g) for g in groups if isinstance(g, Convolution) and _is_narrow(g)}
     if not narrow:
         return list(groups)
-    wide = {s: Storage(s.kind, f32, s.elements, s.value) for s in _images(groups, narrow)}
+    wide = {s: Storage(s.kind, f32, s.elements, s.value) for s in _images(groups, narrow, analysis.shared)}
     narrowed, compared = {made: s.dtype for s, made in wide.items()}, _compared(groups)
     rounded = {made: s.dtype for s, made in wide.items() if s in compared}
 
@@ -78,12 +78,13 @@ def _is_narrow(group: Convolution) -> bool:
     return is_constant and views.is_dense(w) and w.dtype is group.x.dtype and w.dtype in (f16, bf16)
 
 
-def _images(groups: Sequence[Group], narrow: set[int]) -> list[Storage]:
+def _images(groups: Sequence[Group], narrow: set[int], shared: Collection[Storage]) -> list[Storage]:
     """The temporaries that narrow convolutions and pooling read or write, if all other groups that access them can read
-    or write f32. Storages between which bits are copied are widened together or not at all.
+    or write f32; those that are ``shared`` with groups elsewhere are not. Storages between which bits are copied are
+    widened together or not at all.
     """
     found: dict[Storage, None] = {}
-    excluded: set[Storage] = set()
+    excluded = set(shared)
     for group in groups:
         seen = [v.storage for v in (*group.reads, *group.writes)]
         if id(group) in narrow or isinstance(group, Pool):

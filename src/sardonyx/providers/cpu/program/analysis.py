@@ -54,8 +54,8 @@ class Analysis(Record):
     target: Target
     unrepresentable: frozenset[object] = frozenset()
     """Constants, by ``constants.identity``, with numbers outside the range of bf16 terms."""
-    is_inside: bool = False
-    """Whether the groups are a body of control flow: what they write may be read outside of it."""
+    shared: frozenset[Storage] = field(default=frozenset(), repr=False)
+    """Of groups that are a body of control flow: storages that are accessed outside of it (``layout.bodies``)."""
     is_repeated: bool = False
     """Whether the groups are the body of a loop."""
     is_stepwise: bool = False

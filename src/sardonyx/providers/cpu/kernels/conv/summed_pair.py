@@ -52,7 +52,8 @@ def summed_pairs(groups: Sequence[Group], analysis: Analysis) -> dict[Storage, S
             found[both.second.outputs[0].storage] = both
         elif _only_adds(group):
             storage = group.outputs[0].storage
-            if storage.kind == "temporary" and reads[storage] == writes[storage] == 1:
+            is_own = storage.kind == "temporary" and storage not in analysis.shared
+            if is_own and reads[storage] == writes[storage] == 1:
                 made[storage] = group
     return found
 
