@@ -153,8 +153,9 @@ def test_where_weights_may_go(tmp_path: Path) -> None:
     for location in ("../weights.bin", os.fspath(tmp_path / "w.bin")):
         with pytest.raises(errors.InvalidArgument, match="folder"):
             save(typed(made), path, external=ExternalData(location, 0))
-    save(typed(made), tmp_path / "small.onnx", external=ExternalData(threshold_nbytes=10**6))
-    assert not (tmp_path / "small.onnx.data").exists()
+    for name, threshold in (("small", 801), ("just", 800)):
+        save(typed(made), tmp_path / f"{name}.onnx", external=ExternalData(threshold_nbytes=threshold))
+        assert (tmp_path / f"{name}.onnx.data").exists() is (threshold == 800)
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import tracemalloc
 from collections.abc import Iterator
@@ -94,6 +95,13 @@ def test_tables_of_one_are_read_by_the_other(method: CalibrationMethod, tmp_path
 
 def scales(path: Path) -> dict[str, Any]:
     return {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer if "_scale" in t.name}
+
+
+def test_a_table_that_is_not_there(tmp_path: Path) -> None:
+    for package in (ours, theirs):
+        load = importlib.import_module(f"{package.__name__}.calibrate").load_tensors_data
+        with pytest.raises(FileNotFoundError):
+            load(tmp_path / "none.json")
 
 
 def test_flatbuffers_table_is_onnxruntimes(tmp_path: Path) -> None:

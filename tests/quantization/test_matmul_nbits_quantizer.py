@@ -26,6 +26,7 @@ from sardonyx.quantization.matmul_nbits_quantizer import (
     QuantFormat,
     RTNWeightOnlyQuantConfig,
 )
+from sardonyx.quantization.onnx_model import ONNXModel
 
 IDS = {"ids": np.array([[1, 2, 3], [4, 5, 49]])}
 K, HIDDEN, N = 96, 72, 48
@@ -349,6 +350,8 @@ def test_files(tmp_path: Path, external: bool, monkeypatch: pytest.MonkeyPatch) 
     quantizer = MatMulNBitsQuantizer(str(source), block_size=32)
     quantizer.process()
     quantizer.model.save_model_to_file(str(target), use_external_data_format=external)
+    assert isinstance(quantizer.model, ONNXModel)
+    assert {each.domain for each in quantizer.model.opset_import()} >= {"", "com.microsoft"}
     assert (tmp_path / "q.onnx.data").exists() is external
     assert distance(sardonyx.InferenceSession(str(target)).run(None, IDS)[0], run(model())) < 0.2
 

@@ -105,8 +105,13 @@ def value_to_proto(value: Value, name: str) -> onnx.ValueInfoProto:
     return onnx.ValueInfoProto(name=name, type=type_to_proto(described(value.type, value.stated)), doc_string=value.doc)
 
 
-def tensor_to_proto(tensor: Tensor, name: str = "") -> onnx.TensorProto:
-    return numpy_helper.from_array(np.asarray(tensor.numpy(), order="C"), name)
+def tensor_to_proto(tensor: Tensor, name: str = "", *, scalar_fields: bool = False) -> onnx.TensorProto:
+    """A constant as raw bytes; with ``scalar_fields``, single numbers lie in fields such as ``float_data``."""
+    array = np.asarray(tensor.numpy(), order="C")
+    proto: onnx.TensorProto = numpy_helper.from_array(array, name)
+    if scalar_fields and array.size == 1 and proto.HasField("raw_data"):
+        return helper.make_tensor(name, proto.data_type, proto.dims, array.reshape(-1))
+    return proto
 
 
 def node_to_proto(node: Node, names: Names | None = None, *, subgraphs: bool = True) -> onnx.NodeProto:
@@ -187,9 +192,15 @@ class ExternalData(Record):
     """Whether all weights share a file; otherwise each has one, of its own name."""
 
 
-def save(model: Model, path: str | os.PathLike[str], *, external: ExternalData | None = None) -> None:
+def save(
+    model: Model,
+    path: str | os.PathLike[str],
+    *,
+    external: ExternalData | None = None,
+    scalar_fields: bool = False,
+) -> None:
     """Write the model. Weights go to other files in the same folder if ``external`` asks for it, or if they are past
-    protobuf's limit. After a failure all files are unchanged.
+    protobuf's limit. After a failure all files are unchanged. ``scalar_fields`` is that of ``tensor_to_proto``.
     """
     path = os.fspath(path)
     proto = model_to_proto(model, weights=False)
@@ -199,10 +210,15 @@ def save(model: Model, path: str | os.PathLike[str], *, external: ExternalData |
     try:
         if outside:
             write_together(
-                [*_external_files(proto, weights, path, external or ExternalData()), (path, serialized(proto))]
+                [
+                    *_external_files(proto, weights, path, external or ExternalData(), scalar_fields),
+                    (path, serialized(proto)),
+                ]
             )
         else:
-            proto.graph.initializer.extend(tensor_to_proto(t, name) for name, t in weights.items())
+            proto.graph.initializer.extend(
+                tensor_to_proto(t, name, scalar_fields=scalar_fields) for name, t in weights.items()
+            )
             write_together([(path, serialized(proto))])
     except OSError as e:
         raise Fail(f"the model cannot be written ({e.strerror})", where=path) from None
@@ -214,12 +230,14 @@ def serialized(proto: onnx.ModelProto) -> Chunks:
 
 
 def _external_files(
-    proto: onnx.ModelProto, weights: dict[str, Tensor], path: str, external: ExternalData
+    proto: onnx.ModelProto, weights: dict[str, Tensor], path: str, external: ExternalData, scalar_fields: bool
 ) -> list[tuple[str, Chunks]]:
     """The files of weights and their contents; reading these adds the weights to the proto."""
     folder, name = os.path.split(path)
     large = {each: t for each, t in weights.items() if t.nbytes >= max(1, external.threshold_nbytes)}
-    proto.graph.initializer.extend(tensor_to_proto(t, each) for each, t in weights.items() if each not in large)
+    proto.graph.initializer.extend(
+        tensor_to_proto(t, each, scalar_fields=scalar_fields) for each, t in weights.items() if each not in large
+    )
     if external.one_file:
         groups = {external.location or f"{name}.data": large} if large else {}
     else:

@@ -22,6 +22,7 @@ from sardonyx.model.load import load
 from sardonyx.quantization.companions import companions
 from sardonyx.quantization.data import feeds_of
 from sardonyx.quantization.kinds import QuantFormat
+from sardonyx.quantization.onnx_model import QuantizedModel
 from sardonyx.quantization.weight_only import gptq, hessians, hqq, k_quant, rtn, spelling
 from sardonyx.quantization.weight_only.configs import (
     BITS,
@@ -43,7 +44,6 @@ from sardonyx.quantization.weight_only.rewrite import (
     rewrite_products,
 )
 from sardonyx.quantization.weight_only.tables import BlockedTable, quantize_table
-from sardonyx.transformers.onnx_model import OnnxModel
 
 if TYPE_CHECKING:
     import onnx
@@ -110,7 +110,7 @@ class MatMulNBitsQuantizer:
         self._blocks = self._checked_blocks()
         self.model_path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else None
         self._source = clone(model) if isinstance(model, Model) else load(model)
-        self.model = OnnxModel(self._source)
+        self.model = QuantizedModel(self._source)
 
     def process(self) -> None:
         """Quantize; ``model`` is the result."""
@@ -130,7 +130,7 @@ class MatMulNBitsQuantizer:
         logger.info("%s: %d nodes have weights of %d bits now", config.algorithm, count, self._blocks.bits)
         if not count:
             logger.warning("no node was quantized: none of the selected ones reads a constant matrix of reals")
-        self.model = OnnxModel(model)
+        self.model = QuantizedModel(model)
 
     # -- algorithms
 

@@ -13,6 +13,7 @@ from sardonyx.transformers.proto_graph import ProtoGraph, remove_protos
 if TYPE_CHECKING:
     import onnx
 
+    from sardonyx.ir.graph import Model
     from sardonyx.transformers.proto_graph import Readers
 
 __all__ = ["ONNXModel"]
@@ -202,6 +203,24 @@ class ONNXModel(ProtoGraph):
         """Write the model, its weights to the file ``output_path`` and ``.data`` on request."""
         self.topological_sort()
         OnnxModel.save(self.model, os.fspath(output_path), use_external_data_format, convert_attribute=True)
+
+
+class QuantizedModel(ONNXModel):
+    """An ``ONNXModel`` of a graph: the proto, which cannot hold more than 2 GB, is made when it is asked for."""
+
+    def __init__(self, source: Model) -> None:
+        self._made = OnnxModel(source)
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        return self._made.model
+
+    @model.setter
+    def model(self, model: onnx.ModelProto) -> None:
+        self._made.model = model
+
+    def save_model_to_file(self, output_path: str | os.PathLike[str], use_external_data_format: bool = False) -> None:
+        self._made.save_model_to_file(os.fspath(output_path), use_external_data_format)
 
 
 def _largest_suffix(items: Iterable[Any], prefix: str) -> int:

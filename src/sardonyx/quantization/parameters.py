@@ -97,16 +97,20 @@ def scale_and_zero_point(
 
 
 def restricted_scale_and_zero_point(
-    low: float, high: float, *, minimum_range: float | None = None
+    low: float, high: float, *, minimum_range: float | None = None, ends: tuple[int, int] = (0, 255)
 ) -> tuple[Array, Array]:
-    """For uint8: zero point 0 if no value is negative, else 128, with a scale that clips nothing."""
+    """For unsigned integers between the ends: the zero point is the first if no value is negative, else their middle,
+    with a scale that clips nothing.
+    """
+    first, last = ends
     low, high = min(low, 0.0), max(high, 0.0)
     floor = max(minimum_range or 0.0, 0.0)
     high = max(high, low + floor)
     if high <= low:
-        return np.array(1 / 255, np.float32), np.array(0, np.uint8)
-    scale = max(-low / 128, high / 127) if low < 0 else high / 255
-    return np.array(max(scale, floor / 255), np.float32), np.array(128 if low < 0 else 0, np.uint8)
+        return np.array(1 / (last - first), np.float32), np.array(first, np.uint8)
+    zero = (first + last + 1) // 2 if low < 0 else first
+    scale = max(-low / (zero - first), high / (last - zero)) if low < 0 else high / (last - first)
+    return np.array(max(scale, floor / (last - first)), np.float32), np.array(zero, np.uint8)
 
 
 def float8_scale_and_zero_point(deviation: Array) -> tuple[Array, Array]:

@@ -326,11 +326,11 @@ def compute_scale_zp_blocked(
 def snap_zero_point_to_uint8(
     rmin: Any, rmax: Any, qmin: int = 0, qmax: int = 255, min_real_range: float | None = None
 ) -> tuple[Array, Array]:
-    """Zero point and scale for uint8 that clip nothing: the zero point is 0 if no value is negative, else 128."""
-    if (int(qmin), int(qmax)) != (0, 255):
-        raise ValueError(f"the integers are those of uint8, 0..255, not {qmin}..{qmax}")
+    """Zero point and scale for uint8 that clip nothing: the zero point is the smallest integer if no value is negative,
+    else the middle one.
+    """
     low, high = (float(np.squeeze(each)) for each in (rmin, rmax))
-    scale, zero = restricted_scale_and_zero_point(low, high, minimum_range=min_real_range)
+    scale, zero = restricted_scale_and_zero_point(low, high, minimum_range=min_real_range, ends=(int(qmin), int(qmax)))
     return zero, scale
 
 

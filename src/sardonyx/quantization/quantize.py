@@ -156,7 +156,7 @@ def quantize_static(
         model = guarded(model_input, samples, model, settings, rewrite)
     else:
         rewrite(model, settings)
-    save(model, model_output, external=ExternalData() if use_external_data_format else None)
+    save(model, model_output, external=ExternalData() if use_external_data_format else None, scalar_fields=True)
     return None
 
 
@@ -193,7 +193,7 @@ def quantize_dynamic(
         nodes_to_exclude=nodes_to_exclude,
         options=options,
     )
-    save(model, model_output, external=ExternalData() if use_external_data_format else None)
+    save(model, model_output, external=ExternalData() if use_external_data_format else None, scalar_fields=True)
 
 
 def quantize(

@@ -15,6 +15,7 @@ from sardonyx.ir.types import TensorType
 from sardonyx.model.load import load
 from sardonyx.normalize.run import lowest_opset, normalize, unify_opsets
 from sardonyx.quantization.misuse import Misuse
+from sardonyx.quantization.shape_inference import infer_shapes
 
 logger = logging.getLogger("sardonyx.quantization")
 
@@ -30,6 +31,8 @@ def read_model(source: Any) -> Model:
     """A model that may be rewritten, from a path, bytes, an ``onnx.ModelProto`` or an ``ir.Model``."""
     model = clone(source) if isinstance(source, Model) else load(source)
     unify_opsets(model)
+    if any(out.name and out.dtype is None for node in model.graph.nodes for out in node.outputs):
+        infer_shapes(model)
     return model
 
 

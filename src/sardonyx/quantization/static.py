@@ -174,7 +174,7 @@ def stored_ranges(
         return None
     found, was_smoothed = read_table(path)
     if was_smoothed != smoothed:
-        logger.warning("%s was made with SmoothQuant=%s: it is computed again", path, was_smoothed)
+        logger.warning("%s was made with smooth_quant=%s: it is computed again", path, was_smoothed)
         return None
     if found.calibration_method is not method:
         raise Misuse(

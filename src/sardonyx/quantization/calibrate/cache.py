@@ -33,6 +33,10 @@ class CalibrationCacheEncoder(json.JSONEncoder):
         return super().default(value)
 
 
+class NoSuchTable(NoSuchFile, FileNotFoundError):
+    """onnxruntime's functions raise FileNotFoundError for it."""
+
+
 def save_tensors_data(tensors_data: TensorsData, path: str | os.PathLike[str], *, smooth_quant: bool = False) -> None:
     """Write calibrated ranges; ``smooth_quant`` records whether they are those of a smoothed model."""
     target = Path(path)
@@ -53,7 +57,7 @@ def read_table(path: str | os.PathLike[str]) -> tuple[TensorsData, bool]:
     """The ranges of a file, and whether they are those of a smoothed model."""
     source = Path(path)
     if not source.exists():
-        raise NoSuchFile("there is no calibration table", where=str(source))
+        raise NoSuchTable("there is no calibration table", where=str(source))
     if not source.is_file():
         raise Misuse("the calibration table is not a file", where=str(source))
     try:
