@@ -178,3 +178,33 @@ def test_chains_hand_on_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [step.spec.name for step in executable.table.steps]
     assert names.count("conv_amx") >= 5 and "conv_depthwise_dot" in names
     assert names.count("pack_image_bytes") <= 2
+
+
+@pytest.mark.parametrize("cpu", CHIPS)
+@pytest.mark.parametrize("size", [(1, 1), (4, 7)], ids=str)
+@pytest.mark.parametrize("filters", [1, 2])
+def test_an_image_of_one_channel_takes_a_byte_table(
+    filters: int, size: tuple[int, int], cpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One scalar for a matrix of one column is still a scalar: the table of a quantized Sigmoid begins there."""
+    monkeypatch.setattr(isa, "current", lambda: isa.named(cpu))
+    attributes = dict(strides=[1, 1], dilations=[1, 1], pads=[1, 1, 1, 1], group=1)
+    rng = np.random.default_rng(5)
+    x = rng.integers(-128, 127, (1, 32, *size), endpoint=True).astype(np.int8)
+    w = rng.integers(-128, 127, (filters, 32, 3, 3), endpoint=True).astype(np.int8)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "step", "zero"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["w", "step", "zero"], ["wd"]),
+        helper.make_node("Conv", ["xd", "wd"], ["c"], **attributes),
+        helper.make_node("QuantizeLinear", ["c", "wide", "zero"], ["cq"]),
+        helper.make_node("DequantizeLinear", ["cq", "wide", "zero"], ["logit"]),
+        helper.make_node("Sigmoid", ["logit"], ["s"]),
+        helper.make_node("QuantizeLinear", ["s", "gate", "zero"], ["y"]),
+    ]
+    scales = {"step": np.float32(STEP), "wide": np.float32(1), "gate": np.float32(GATE)}
+    constants = {"w": w, "zero": np.asarray(0, np.int8), **scales}
+    proto = model_of(nodes, x, {"y": TensorProto.INT8}, constants, False)
+    sums = np.clip(np.rint(summed(attributes, x, w, 0) * STEP**2), -128, 127)
+    expected = np.clip(np.rint(1 / (1 + np.exp(-sums)) / GATE), -128, 127)
+    session = ort.InferenceSession(proto)
+    assert np.abs(session.run(None, {"x": x})[0] - expected).max() <= 1

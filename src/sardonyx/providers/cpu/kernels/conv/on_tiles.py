@@ -318,9 +318,10 @@ def epilogue_of(
     packed, layout = None, None
     for v in frame.extra:
         image = analysis.images.get(v.storage)
-        extra.append(
-            _numbers(v, group.box[1]) if image is None or image.has_unpacked else _packed(image.layout, image.storage)
-        )
+        if image is None or image.has_unpacked:
+            extra.append(_operand(v, group.box[1]))
+        else:
+            extra.append(_packed(image.layout, image.storage))
     for v, result in zip(frame.outputs, group.epilogue.results, strict=True):
         image = analysis.images.get(v.storage)
         if image is None or image.has_unpacked:
@@ -339,6 +340,11 @@ def epilogue_of(
 
 def _packed(layout: PackedImageLayout, storage: Storage) -> tuple[Matrix, Access]:
     return PackedImageMatrix.of_image(storage, layout), Access(layout.format.dtype, PACKED)
+
+
+def _operand(view: View, channels: Known) -> tuple[Matrix, Access]:
+    matrix, found = _numbers(view, channels)
+    return matrix, found if found.columns == NCHW else Access.of_operand(matrix, channels)
 
 
 def _numbers(view: View, channels: Known) -> tuple[Matrix, Access]:
