@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,3 +93,29 @@ def test_a_child_keeps_it_off() -> None:
         assert not gc.isenabled()
 
     assert status_of_child(job) == 0
+
+
+FIRST_BUILD = """
+import gc, sys
+import sardonyx as sx
+{before}
+found = []
+gc.callbacks.append(lambda phase, info: found.append(info["generation"]) if phase == "start" else None)
+sx.InferenceSession(sys.argv[1])
+young = len(gc.get_objects(0)) + len(gc.get_objects(1))
+print(young, gc.get_freeze_count(), gc.isenabled())
+"""
+
+
+@pytest.mark.parametrize("before", ["", "gc.freeze()"])
+def test_what_the_first_build_imports_is_not_searched(before: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(models.model(models.MUL).SerializeToString())
+    code = FIRST_BUILD.format(before=before)
+    ran = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
+    young, frozen, is_on = ran.stdout.split()
+    assert is_on == "True"
+    if before:
+        assert int(frozen) > 1000  # as the program left it
+    else:
+        assert int(young) < 2000 and frozen == "0"

@@ -2,6 +2,9 @@
 
 What a build makes lives as long as the build, so the collector finds next to nothing, and searches all of it dozens of
 times. Reference counts still free what is no longer used.
+
+The first build of a process imports the compiler, which lives as long as the process. Its objects are counted as old
+without a search: the collector would begin with one of all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ class _Rests:
     """How many builds want the collector to rest, and whether it was on before the first of them."""
 
     def __init__(self) -> None:
-        self._lock, self._count, self._was_on = forks.lock(), 0, False
+        self._lock, self._count, self._was_on, self._is_first = forks.lock(), 0, False, True
         forks.at_fork(in_child=self.end)
 
     def begin(self) -> None:
@@ -41,7 +44,17 @@ class _Rests:
     def _resume(self) -> None:
         if not self._count and self._was_on:
             self._was_on = False
+            if self._is_first:
+                _age()
+            self._is_first = False
             gc.enable()
+
+
+def _age() -> None:
+    """Count all objects as old. Later builds must not: the collector would not know that there is more to search."""
+    if not gc.get_freeze_count():
+        gc.freeze()
+        gc.unfreeze()
 
 
 _rests = _Rests()
