@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import pickle
 from dataclasses import FrozenInstanceError, astuple, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -77,3 +77,61 @@ class Noted(Record):
 def test_fields_may_be_left_out_of_comparison_and_of_what_is_shown() -> None:
     one, other = Noted(1, [2]), Noted(1, [3])
     assert one == other and hash(one) == hash(other) and repr(one) == "Noted(a=1)"
+
+
+class Base(Record):
+    kind: ClassVar[str] = "base"
+    a: int
+    b: int = 2
+
+
+class Derived(Base):
+    """A record without ``field()``, whose base is described first or later."""
+
+    c: int = 3
+    a: int = 1
+
+
+class Mixed(Derived):
+    d: list[int] = field(default_factory=list, compare=False)
+
+
+class After(Mixed):
+    e: int = 5
+
+
+@dataclass(frozen=True)
+class TheirBase:
+    kind: ClassVar[str] = "base"
+    a: int
+    b: int = 2
+
+
+@dataclass(frozen=True)
+class TheirDerived(TheirBase):
+    c: int = 3
+    a: int = 1
+
+
+@dataclass(frozen=True)
+class TheirMixed(TheirDerived):
+    d: list[int] = field(default_factory=list, compare=False)
+
+
+@dataclass(frozen=True)
+class TheirAfter(TheirMixed):
+    e: int = 5
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [(After, TheirAfter), (Base, TheirBase), (Derived, TheirDerived), (Mixed, TheirMixed)]
+)
+def test_fields_of_bases_come_first(ours: Any, theirs: Any) -> None:
+    def told(of: Any) -> list[Any]:
+        return [(f.name, f.default, f.compare, f.default_factory) for f in fields(of)]
+
+    assert told(ours) == told(theirs) and ours.__match_args__ == theirs.__match_args__
+    a, b = ours(7, 8), theirs(7, 8)
+    assert astuple(a) == astuple(b) and repr(a) == repr(b).replace("Their", "") and hash(a) == hash(b)
+    assert astuple(replace(a, b=9)) == astuple(replace(b, b=9)) and a == ours(7, 8) != ours(7, 9)
+    assert (a.kind, ours.b, list(ours.__dataclass_fields__)) == ("base", 2, list(theirs.__dataclass_fields__))

@@ -45,7 +45,7 @@ class Limits(Record):
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        for name in self.__dataclass_fields__:
+        for name in self.__match_args__:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
                 raise InvalidArgument(f"the limit {name} is a number that is not negative", got=repr(value))
