@@ -1,4 +1,4 @@
-"""Packages whose public names are imported when they are first used, so that importing a package costs nothing."""
+"""Packages whose modules are imported when their names or operators are first used."""
 
 from __future__ import annotations
 
@@ -39,3 +39,28 @@ def names_from(module: str, package: str, homes: Mapping[str, str]) -> Callable[
         return getattr(import_module(f"{package}.{homes[name]}"), name)
 
     return get
+
+
+class Families:
+    """The modules of a package that register what they know of operators. One is imported when the first of its operators
+    is asked for.
+    """
+
+    def __init__(self, package: str, operators: Mapping[str, str]) -> None:
+        """``operators`` has the operators of each module, those of other domains than ai.onnx with their domain."""
+        self.operators = {family: tuple(names.split()) for family, names in operators.items()}
+        self._package = package
+        self._homes = {name: family for family, names in self.operators.items() for name in names}
+
+    def load(self, domain: str, op_type: str) -> None:
+        """Import the module that registers an operator, if one does."""
+        family = self._homes.get(f"{domain}.{op_type}" if domain else op_type)
+        if family is not None:
+            self.load_family(family)
+
+    def load_family(self, family: str) -> None:
+        import_module(f"{self._package}.{family}")
+
+    def load_all(self) -> None:
+        for family in self.operators:
+            self.load_family(family)

@@ -7,7 +7,7 @@ from dataclasses import field
 
 from sardonyx.ir import dims
 from sardonyx.ir.graph import Value
-from sardonyx.lower import rules, views
+from sardonyx.lower import views
 from sardonyx.lower.analysis.facts import GraphFacts
 from sardonyx.lower.check import Check
 from sardonyx.lower.groups import Group, View
@@ -18,8 +18,6 @@ from sardonyx.lower.states import State, hold, require_appended
 from sardonyx.partition.provider import Part
 from sardonyx.plan.sizes import places_of
 from sardonyx.records import Record
-
-assert rules, "importing the families registers their rules"
 
 
 class Lowered(Record):

@@ -6,18 +6,14 @@ from sardonyx import knobs
 from sardonyx.errors import EngineError
 from sardonyx.ir import dims
 from sardonyx.ir.graph import Graph, Node, Value
-from sardonyx.lower import rules
 from sardonyx.lower.analysis.facts import GraphFacts
-from sardonyx.lower.lowering import COUNTED, RULES, TYPES, Lowering
+from sardonyx.lower.lowering import COUNTED, TYPES, Lowering, rule_of
 from sardonyx.lower.rules.pointwise import program_for
 from sardonyx.lower.sizes import DataDependent, Refused
 
 
 class DeferredRefusal(str):
     """A reason that no longer holds during a run, once ranks and the elements of operands are known."""
-
-
-assert rules, "importing the families registers their rules"
 
 
 def refusals(graph: Graph, facts: GraphFacts | None = None) -> dict[Node, str | None]:
@@ -72,7 +68,7 @@ def _unknown(low: Lowering) -> set[str]:
 def _may_be_lowered(node: Node) -> bool:
     """Whether an operator has a rule and no subgraphs, and its values have types that are compiled."""
     values = [v for v in (*node.inputs, *node.outputs) if v is not None and not (v.is_dead and v.producer is node)]
-    has_rule = (node.domain, node.op_type) in RULES or program_for(node) is not None
+    has_rule = rule_of(node) is not None or program_for(node) is not None
     return has_rule and not any(node.subgraphs()) and all(v.dtype in TYPES for v in values)
 
 

@@ -24,6 +24,7 @@ from sardonyx.lower.expression_builder import ExpressionBuilder, Handle
 from sardonyx.lower.fusion.fuse import fuse
 from sardonyx.lower.fusion.simplify import simplify
 from sardonyx.lower.groups import Branch, Fill, Group, Loop, Repeat, Storage, View
+from sardonyx.lower.rules import FAMILIES
 from sardonyx.lower.sizes import DataDependent, Refused, broadcast_factor, mul, only_tensors, product
 from sardonyx.optimize.guards import Guard
 from sardonyx.records import Record
@@ -89,7 +90,7 @@ class Lowering:
             check_time()
             self.node = node
             if not all(self.facts.follows_from_sizes(out) for out in node.outputs):
-                found = RULES.get((node.domain, node.op_type)) or RULES[FOREIGN if node.domain else "", OTHER]
+                found = rule_of(node) or _other(node.domain)
                 for size in (d for out in node.outputs if not out.is_dead for d in self.shape(out)):
                     self.require_least(f"{node.op_type}: a size is negative", size, 0)
                 with Reporting("lower", node):
@@ -366,6 +367,18 @@ def rule(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:
         return fn
 
     return register
+
+
+def rule_of(node: Node) -> Rule | None:
+    """The lowering rule of a node's operator, if it has one of its own."""
+    FAMILIES.load(node.domain, node.op_type)
+    return RULES.get((node.domain, node.op_type))
+
+
+def _other(domain: str) -> Rule:
+    """The rule for operators of a domain that have none of their own."""
+    FAMILIES.load_family("custom" if domain else "pointwise")
+    return RULES[FOREIGN if domain else "", OTHER]
 
 
 def axis_of(axis: int, rank: int) -> int:

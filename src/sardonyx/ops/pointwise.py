@@ -17,7 +17,7 @@ import numpy as np
 from sardonyx.errors import InvalidArgument
 from sardonyx.ir.scalar import Emitter, Expr, Program, run_numpy, trace
 from sardonyx.ops.limits import check_elements
-from sardonyx.ops.registry import op
+from sardonyx.ops.registry import find, op
 
 Array = np.ndarray[Any, Any]
 F = TypeVar("F", bound=Callable[..., Expr])
@@ -69,9 +69,15 @@ def meaning_of(name: str, fn: Callable[..., Expr]) -> Callable[..., Array]:
     return meaning
 
 
+def has_program(domain: str, name: str) -> bool:
+    """Whether an operator has a scalar program."""
+    find(domain, name)
+    return (domain, name) in PROGRAMS
+
+
 def program_of(name: str, arity: int | Sequence[bool], *, domain: str = "", **attributes: Any) -> Program | None:
     """The scalar program of an operator for this number of inputs, or for these present inputs; None if it has none."""
-    fn = PROGRAMS.get((domain, name))
+    fn = PROGRAMS[domain, name] if has_program(domain, name) else None
     present = (True,) * arity if isinstance(arity, int) else tuple(arity)
     return None if fn is None else trace(fn, present, **hashable(attributes))
 

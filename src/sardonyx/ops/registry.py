@@ -10,22 +10,80 @@ Only the newest version of an operator is implemented: ``normalize`` upgrades ol
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from sardonyx.ir.graph import Node
+from sardonyx.lazy import Families
 from sardonyx.records import Record
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FAMILIES = (
-    "pointwise", "activation", "cast", "reduce", "topk", "movement", "create", "index", "matmul", "conv",
-    "conv_transpose", "pool", "norm", "resize", "sample", "recurrent", "attention", "quantize", "signal", "random",
-    "sequence", "text", "tokenizer", "tfidf", "vision", "loss", "training", "ml", "contrib", "recurrent_quantized",
-)  # fmt: skip
-
+FAMILIES = Families(__package__, {
+    "pointwise": (
+        "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor "
+        "Ceil Clip Cos Cosh Div Equal Erf Exp Floor Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Log "
+        "Max Mean Min Mod Mul Neg Not Or Pow Reciprocal Round Sign Sin Sinh Sqrt Sub Sum Tan Tanh Where Xor"
+    ),
+    "activation": (
+        "Celu Elu Gelu HardSigmoid HardSwish LeakyRelu Mish PRelu Relu Selu Shrink Sigmoid Softplus Softsign "
+        "SwiGLU Swish ThresholdedRelu"
+    ),
+    "cast": "BitCast Cast CastLike",
+    "reduce": (
+        "ArgMax ArgMin CumProd CumSum Hardmax LogSoftmax ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp "
+        "ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Softmax"
+    ),
+    "topk": "NonZero TopK Unique",
+    "movement": (
+        "CenterCropPad Compress Concat DepthToSpace Expand Flatten Identity Pad Reshape ReverseSequence Slice "
+        "SpaceToDepth Split Squeeze TensorScatter Tile Transpose Trilu Unsqueeze"
+    ),
+    "create": "Constant ConstantOfShape EyeLike Range Shape Size",
+    "index": "Gather GatherElements GatherND OneHot ScatterElements ScatterND",
+    "matmul": "Det Einsum Gemm MatMul MatMulInteger QLinearMatMul",
+    "conv": "CausalConvWithState Conv ConvInteger QLinearConv",
+    "conv_transpose": "Col2Im ConvTranspose",
+    "pool": "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool MaxRoiPool MaxUnpool",
+    "norm": (
+        "BatchNormalization GroupNormalization InstanceNormalization LRN LayerNormalization LpNormalization "
+        "MeanVarianceNormalization RMSNormalization"
+    ),
+    "resize": "Resize",
+    "sample": "AffineGrid DeformConv GridSample RoiAlign",
+    "recurrent": "GRU LSTM RNN",
+    "attention": "Attention LinearAttention RotaryEmbedding",
+    "quantize": "DequantizeLinear DynamicQuantizeLinear QuantizeLinear",
+    "signal": "BlackmanWindow DFT HammingWindow HannWindow MelWeightMatrix STFT",
+    "random": "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike",
+    "sequence": (
+        "ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt SequenceConstruct "
+        "SequenceEmpty SequenceErase SequenceInsert SequenceLength SplitToSequence"
+    ),
+    "text": "RegexFullMatch StringConcat StringNormalizer StringSplit",
+    "tokenizer": "com.microsoft.Tokenizer",
+    "tfidf": "TfIdfVectorizer",
+    "vision": "ImageDecoder NonMaxSuppression",
+    "loss": "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
+    "training": "ai.onnx.preview.training.Adagrad ai.onnx.preview.training.Adam ai.onnx.preview.training.Momentum",
+    "ml": (
+        "ai.onnx.ml.ArrayFeatureExtractor ai.onnx.ml.Binarizer ai.onnx.ml.CastMap ai.onnx.ml.CategoryMapper "
+        "ai.onnx.ml.DictVectorizer ai.onnx.ml.FeatureVectorizer ai.onnx.ml.Imputer ai.onnx.ml.LabelEncoder "
+        "ai.onnx.ml.Normalizer ai.onnx.ml.OneHotEncoder ai.onnx.ml.Scaler ai.onnx.ml.ZipMap"
+    ),
+    "ml_linear": (
+        "ai.onnx.ml.LinearClassifier ai.onnx.ml.LinearRegressor ai.onnx.ml.SVMClassifier "
+        "ai.onnx.ml.SVMRegressor"
+    ),
+    "ml_tree": "ai.onnx.ml.TreeEnsemble ai.onnx.ml.TreeEnsembleClassifier ai.onnx.ml.TreeEnsembleRegressor",
+    "contrib": (
+        "com.microsoft.CropAndResize com.microsoft.Inverse com.microsoft.MurmurHash3 "
+        "com.microsoft.SparseToDenseMatMul"
+    ),
+    "recurrent_quantized": "com.microsoft.DynamicQuantizeLSTM",
+})  # fmt: skip
+"""The operators of each module."""
 
 CUSTOM = "custom"
 """The family of operators that users define."""
@@ -60,7 +118,6 @@ class Op(Record):
 
 
 _OPS: dict[tuple[str, str], Op] = {}
-_loaded = False
 
 
 def op(name: str, *, domain: str = "", pure: bool = True) -> Callable[[F], F]:
@@ -83,12 +140,11 @@ def add(domain: str, name: str, fn: Callable[..., Any], *, pure: bool = True, cu
 
 def find(domain: str, name: str) -> Op | None:
     """The entry of an operator; None if it is not in the table."""
-    global _loaded
-    if not _loaded:
-        for family in FAMILIES:
-            importlib.import_module(f"sardonyx.ops.{family}")
-        _loaded = True
-    return _OPS.get((domain, name))
+    found = _OPS.get((domain, name))
+    if found is None:
+        FAMILIES.load(domain, name)
+        found = _OPS.get((domain, name))
+    return found
 
 
 def family_of(found: Op) -> str | None:
@@ -100,12 +156,12 @@ def family_of(found: Op) -> str | None:
 def of_family(family: str, domain: str, name: str) -> Op:
     """The entry of an operator without importing other families."""
     if family != CUSTOM:
-        importlib.import_module(f"sardonyx.ops.{family}")
+        FAMILIES.load_family(family)
     return _OPS[domain, name]
 
 
 def every() -> list[Op]:
-    find("", "")
+    FAMILIES.load_all()
     return list(_OPS.values())
 
 

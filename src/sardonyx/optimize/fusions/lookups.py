@@ -11,7 +11,7 @@ from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ops import registry
-from sardonyx.ops.pointwise import PROGRAMS
+from sardonyx.ops.pointwise import has_program
 from sardonyx.optimize.fusion import Fusion, fusion, require
 from sardonyx.optimize.fusions.affine import Constant
 from sardonyx.optimize.manager import Log, optimization
@@ -57,7 +57,7 @@ def fold_gathered_pointwise(graph: Graph, log: Log) -> None:
 
 def _gathered(node: Node) -> Value | None:
     """The gathered operand of a pointwise node whose other operands are constants that do not depend on the row."""
-    if (node.domain, node.op_type) not in PROGRAMS or len(node.outputs) != 1:
+    if not has_program(node.domain, node.op_type) or len(node.outputs) != 1:
         return None
     given = dict.fromkeys(v for v in node.inputs if v is not None)
     varying = [v for v in given if not v.is_const]
