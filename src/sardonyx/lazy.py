@@ -42,8 +42,8 @@ def names_from(module: str, package: str, homes: Mapping[str, str]) -> Callable[
 
 
 class Families:
-    """The modules of a package that register what they know of operators. One is imported when the first of its operators
-    is asked for.
+    """The modules of a package that register what they know of operators. A module is imported when one of its
+    operators is first asked for.
     """
 
     def __init__(self, package: str, operators: Mapping[str, str]) -> None:

@@ -6,13 +6,13 @@ import subprocess
 import sys
 
 LISTED = """
-from sardonyx.lower import lowering, rules
-for family, names in rules.FAMILIES.operators.items():
-    rules.FAMILIES.load_family(family)
+from sardonyx.lower import families, lowering
+for family, names in families.FAMILIES.operators.items():
+    families.FAMILIES.load_family(family)
     for name in names:
         domain, _, op_type = name.rpartition(".")
         assert lowering.RULES[domain, op_type].__module__ == f"sardonyx.lower.rules.{family}", (family, name)
-listed = {name for names in rules.FAMILIES.operators.values() for name in names}
+listed = {name for names in families.FAMILIES.operators.values() for name in names}
 made = {f"{domain}.{name}" if domain else name for domain, name in lowering.RULES if name}
 assert made == listed, made ^ listed
 """
@@ -27,8 +27,8 @@ assert not found, found
 """
 MODULES = """
 import pkgutil, sys
-from sardonyx.lower import lowering, rules
-rules.FAMILIES.load_all()
+from sardonyx.lower import families, lowering, rules
+families.FAMILIES.load_all()
 known = dict(lowering.RULES)
 for module in pkgutil.iter_modules(rules.__path__):
     __import__(f"sardonyx.lower.rules.{module.name}")

@@ -21,10 +21,10 @@ from sardonyx.lower import views
 from sardonyx.lower.analysis.facts import GraphFacts
 from sardonyx.lower.check import Check
 from sardonyx.lower.expression_builder import ExpressionBuilder, Handle
+from sardonyx.lower.families import FAMILIES
 from sardonyx.lower.fusion.fuse import fuse
 from sardonyx.lower.fusion.simplify import simplify
 from sardonyx.lower.groups import Branch, Fill, Group, Loop, Repeat, Storage, View
-from sardonyx.lower.rules import FAMILIES
 from sardonyx.lower.sizes import DataDependent, Refused, broadcast_factor, mul, only_tensors, product
 from sardonyx.optimize.guards import Guard
 from sardonyx.records import Record

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -211,6 +213,32 @@ def test_variants_are_named_for_files() -> None:
         family, _, kernel = name.partition(".")
         module = {"bit_cast": "copy", "gather_elements": "gather", "counted_gather": "nonzero"}.get(kernel, kernel)
         importlib.import_module(f"sardonyx.providers.cpu.kernels.{family}.{module}")
+
+
+TABLES = """
+from sardonyx.providers.cpu import tables
+for family, kinds in tables.FAMILIES.items():
+    assert set(tables.table_of(family)) == set(kinds), family
+"""
+WITHOUT_CONVOLUTIONS = """
+import sys
+import onnx.parser, sardonyx
+text = '<ir_version: 10, opset_import: ["" : 23]> g (float[4, 8] x, float[8, 4] w) => (float[4, 4] y) {{ y = {} }}'
+sardonyx.InferenceSession(onnx.parser.parse_model(text.format(sys.argv[1])).SerializeToString())
+kernels = "sardonyx.providers.cpu.kernels."
+print(*{name.removeprefix(kernels).partition(".")[0] for name in sys.modules if name.startswith(kernels)})
+"""
+
+
+def test_tables_list_the_kinds_that_they_are_imported_for() -> None:
+    subprocess.run([sys.executable, "-c", TABLES], check=True)
+
+
+@pytest.mark.parametrize("node", ["Relu(x)", "MatMul(x, w)"])
+def test_kernels_of_other_families_are_not_imported(node: str) -> None:
+    found = subprocess.run([sys.executable, "-c", WITHOUT_CONVOLUTIONS, node], stdout=subprocess.PIPE, check=True)
+    families = found.stdout.decode().split()
+    assert "loops" in families and not {"attention", "image", "recurrent", "trees"} & set(families)
 
 
 def test_groups_are_written_after_every_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

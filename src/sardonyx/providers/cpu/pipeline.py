@@ -21,26 +21,13 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.limits import check_time
 from sardonyx.lower.analysis.signs import never_negative
-from sardonyx.lower.fusion.inside import placed_inside
 from sardonyx.lower.groups import Attention, Branch, Group, IndirectStorage, Repeat, Storage, View
 from sardonyx.lower.groups.control import Row
 from sardonyx.lower.sizes import add, mul, sub
 from sardonyx.providers.cpu.kernels.common import control
-from sardonyx.providers.cpu.kernels.conv import pointwise_depthwise, summed_pair
 from sardonyx.providers.cpu.kernels.gemm import pack
 from sardonyx.providers.cpu.kernels.split import bf16, int8_slices
-from sardonyx.providers.cpu.layout import (
-    bodies,
-    byte_tables,
-    centre,
-    conv_axes,
-    conv_pairs,
-    folded_scales,
-    nhwc,
-    packed_images,
-    packed_operands,
-    widen,
-)
+from sardonyx.providers.cpu.layout import bodies, byte_tables, folded_scales, of_convolutions, packed_operands
 from sardonyx.providers.cpu.layout.in_place import in_place
 from sardonyx.providers.cpu.program.analysis import Analysis, Target
 from sardonyx.providers.cpu.program.steps import Holds, Ref, Slot, Step
@@ -74,10 +61,6 @@ def _layout(name: str, rewrite: Callable[[Groups, Analysis], Groups]) -> Pass:
     return Pass(name, lambda groups, analysis: (bodies.everywhere(rewrite, groups, analysis), analysis))
 
 
-def _place_inside(groups: Groups, analysis: Analysis) -> tuple[Groups, Analysis]:
-    return placed_inside(groups, packed_images.packed_inputs(groups, analysis)), analysis
-
-
 def _finding(name: str, find: Callable[[Groups, Analysis], Any], *, field: str | None = None) -> Pass:
     """A pass that computes a field of the analysis, by default the one that it is named for."""
     field = field or name.replace("-", "_")
@@ -85,13 +68,13 @@ def _finding(name: str, find: Callable[[Groups, Analysis], Any], *, field: str |
 
 
 LAYOUT = (
-    _layout("centre", centre.without_wide_vectors),
-    Pass("place-inside", _place_inside),
-    _layout("widen", widen.widened),
-    _layout("unit-axes-first", lambda groups, _: conv_axes.unit_axes_first(groups)),
-    _layout("nhwc", nhwc.to_nhwc),
-    _layout("centre-rest", centre.of_other_layouts),
-    _layout("batch-as-depth", lambda groups, _: conv_axes.batch_as_depth(groups)),
+    _layout("centre", of_convolutions.centred),
+    Pass("place-inside", of_convolutions.inside),
+    _layout("widen", of_convolutions.widened),
+    _layout("unit-axes-first", of_convolutions.unit_axes_first),
+    _layout("nhwc", of_convolutions.to_nhwc),
+    _layout("centre-rest", of_convolutions.centred_rest),
+    _layout("batch-as-depth", of_convolutions.batch_as_depth),
     _layout("byte-tables", byte_tables.with_byte_tables),
     _layout("folded-scales", folded_scales.with_folded_scales),
     _finding("is-stepwise", lambda groups, _: any(_sees_more(group) for group in groups)),
@@ -103,11 +86,11 @@ the layout of images."""
 SELECTION = (
     _finding("choices", lambda groups, a: {id(g): choose(g, a) for g in groups if not isinstance(g, CONTROL)}),
     _finding("packed-operands", packed_operands.packed_operands),
-    _finding("fused-pairs", pointwise_depthwise.fusable_pairs),
-    _finding("summed-pairs", summed_pair.summed_pairs),
-    _finding("choices-of-pairs", conv_pairs.choices_of_pairs, field="choices"),
+    _finding("fused-pairs", of_convolutions.fused_pairs),
+    _finding("summed-pairs", of_convolutions.summed_pairs),
+    _finding("choices-of-pairs", of_convolutions.choices_of_pairs, field="choices"),
     _finding("unsigned", lambda groups, a: never_negative(groups) if a.isa.amx else frozenset()),
-    _finding("images", packed_images.images),
+    _finding("images", of_convolutions.images),
 )
 """The passes over a part, and over each body of control flow in it: which kernels carry out the groups, and what they
 pack for each other."""

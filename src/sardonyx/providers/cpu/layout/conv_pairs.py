@@ -9,7 +9,7 @@ from sardonyx.lower.groups import Convolution, Group
 from sardonyx.providers.cpu.kernels.conv import pointwise_depthwise, summed_pair
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.variants import Choice
-from sardonyx.providers.cpu.select import by_name
+from sardonyx.providers.cpu.tables.conv import PAIRS
 
 
 def choices_of_pairs(groups: Sequence[Group], analysis: Analysis) -> dict[int, Choice]:
@@ -30,5 +30,6 @@ def choices_of_pairs(groups: Sequence[Group], analysis: Analysis) -> dict[int, C
 def _of_pair(choices: Mapping[int, Choice], part: Group, group: Group, name: str) -> dict[int, Choice]:
     """The choices of a pair, by the groups' ids: the steps of ``group`` carry out ``part`` too, by variant ``name``."""
     refusals = tuple(dict.fromkeys((*choices[id(part)].refusals, *choices[id(group)].refusals)))
-    made = Choice(by_name()[name], refusals)
+    (variant,) = (pair for pair in PAIRS if pair.name == name)
+    made = Choice(variant, refusals)
     return {id(part): replace(made, is_part_of_another=True), id(group): made}

@@ -14,9 +14,10 @@ from typing import Any
 
 from sardonyx.lower.groups import Storage
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
-from sardonyx.providers.cpu.kernels.conv.bf16_split import conv_amx
-from sardonyx.providers.cpu.kernels.conv.image_epilogue import PACKED
 from sardonyx.providers.cpu.program.steps import Ref, Step
+
+CONVOLUTION = "conv_amx"
+"""The kernel (``kernels/conv/bf16_split.py``) that adds a residual to what it packs."""
 
 
 def in_place(steps: Sequence[Step]) -> list[Step]:
@@ -48,8 +49,10 @@ def _storages(step: Step) -> list[Storage]:
 
 def _pairs(step: Step) -> list[tuple[Storage, Storage]]:
     """Pairs of packed results and residuals of equal layout, where the residual is read only as such."""
-    if step.spec.definition is not conv_amx:
+    if step.spec.name != CONVOLUTION:
         return []
+    from sardonyx.providers.cpu.kernels.conv.image_epilogue import PACKED  # as late as the passes over convolutions
+
     epilogue: Epilogue = dict(step.spec.statics)["epilogue"]
     storages, images = _storages(step), {n: step.args[n] for n, x in epilogue.names if x.columns == PACKED}
     refs = {name: given for name, given in images.items() if isinstance(given, Ref)}
