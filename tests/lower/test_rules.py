@@ -14,7 +14,7 @@ for family, names in families.FAMILIES.operators.items():
         assert lowering.RULES[domain, op_type].__module__ == f"sardonyx.lower.rules.{family}", (family, name)
 listed = {name for names in families.FAMILIES.operators.values() for name in names}
 made = {f"{domain}.{name}" if domain else name for domain, name in lowering.RULES if name}
-assert made == listed, made ^ listed
+assert made == listed, f"lower/families.py does not list {made - listed}, or lists without a rule {listed - made}"
 """
 ASKED_FOR = """
 import sys

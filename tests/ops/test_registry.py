@@ -39,7 +39,7 @@ for family, names in registry.FAMILIES.operators.items():
         assert found is not None and registry.family_of(found) == family, (family, name)
 listed = {name for names in registry.FAMILIES.operators.values() for name in names}
 made = {f"{domain}.{name}" if domain else name for domain, name in registry._OPS}
-assert made <= listed, made - listed
+assert made <= listed, f"FAMILIES in ops/registry.py does not list {made - listed}"
 """
 ASKED_FOR = """
 import sys

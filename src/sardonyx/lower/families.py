@@ -17,7 +17,7 @@ FAMILIES = Families("sardonyx.lower.rules", {
     "gather": "Gather GatherElements GatherND ReverseSequence",
     "grid_sample": "AffineGrid GridSample",
     "integer": "MatMulInteger QLinearMatMul",
-    "integer_conv": "ConvInteger QLinearConv",
+    "integer_conv": "ConvInteger QLinearConv sardonyx.ConvTransposeInteger",
     "linear_attention": "CausalConvWithState LinearAttention",
     "loss": "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
     "matmul": "Gemm MatMul",

@@ -44,7 +44,7 @@ FAMILIES = Families(__package__, {
     "index": "Gather GatherElements GatherND OneHot ScatterElements ScatterND",
     "matmul": "Det Einsum Gemm MatMul MatMulInteger QLinearMatMul",
     "conv": "CausalConvWithState Conv ConvInteger QLinearConv",
-    "conv_transpose": "Col2Im ConvTranspose",
+    "conv_transpose": "Col2Im ConvTranspose sardonyx.ConvTransposeInteger",
     "pool": "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool MaxRoiPool MaxUnpool",
     "norm": (
         "BatchNormalization GroupNormalization InstanceNormalization LRN LayerNormalization LpNormalization "
