@@ -8,10 +8,11 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 
 import sardonyx
-from sardonyx.bench.answers import agreement, answers_of
+from sardonyx.bench.answers import agreement, answers_of, checked
 from sardonyx.errors import InvalidArgument
 from tests.bench.models import product
 
@@ -71,3 +72,26 @@ def test_engines_that_do_not_answer(tmp_path: Path) -> None:
         answers_of("onnxruntime", product(tmp_path / "p.onnx"), {"x": X})
     with pytest.raises(InvalidArgument, match="with this engine"):
         answers_of("tensorflow", tmp_path / "p.onnx", {})
+
+
+def test_a_model_that_amplifies_rounding_is_judged_by_its_own_noise(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        g (float[64] x) => (float[64] y) { k = Constant<value_float = 3000.0>() a = Mul(x, k) y = Sin(a) }"""
+    path = tmp_path / "chaos.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    x = np.random.default_rng(1).standard_normal(64).astype(np.float32)
+    y = answers_of("reference", path, {"x": x})["y"]
+    near, far = y + np.float32(2e-4), y + np.float32(0.05)
+    assert agreement({"y": y}, {"y": near})[0].difference is not None
+    (found,) = checked("reference", path, {"x": x}, {"y": near})
+    assert found.difference is None and 1e-5 < (found.rounding or 0) < 5e-3
+    assert checked("reference", path, {"x": x}, {"y": far})[0].difference is not None
+    assert checked("reference", path, {"x": x}, {"y": near}, tolerance=1e-4)[0].difference is not None
+
+
+def test_outputs_of_integers_are_compared_exactly(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[4] x) => (int64[4] y) { y = Cast<to = 7>(x) }"""
+    path = tmp_path / "cast.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    x = np.array([0.5, 1.5, 2.5, 3.5], np.float32)
+    assert checked("reference", path, {"x": x}, {"y": np.array([0, 1, 2, 4])})[0].difference is not None

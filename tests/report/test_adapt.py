@@ -48,7 +48,7 @@ def test_a_diagnosis() -> None:
         Finding("b", "broken", {"copied_bytes": 12}, "It hurts.", Fix("do that"), nodes=("n1",), cost=0.5),
     )
     first, second = findings_of(Diagnosis(profile, findings))
-    assert (first.severity, first.title, first.fix) == ("warning", "broken (up to 50 % of a run)", "do that")
+    assert (first.severity, first.title, first.fix) == ("warning", "Broken (up to 50 % of a run)", "Do that")
     assert first.evidence == "It hurts. Evidence: copied bytes 12 B. Nodes: n1." and second.severity == "advice"
 
 

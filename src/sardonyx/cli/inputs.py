@@ -10,6 +10,9 @@ from typing import Any
 from sardonyx.cli.options import dimensions, shapes
 from sardonyx.errors import RUN, SardonyxError
 
+LISTED = 6
+"""Names of inputs that are printed."""
+
 
 def feeds_of(
     model: Path,
@@ -33,7 +36,8 @@ def feeds_of(
     known = {**(usual or {}), **{name: value.shape for name, value in given.items()}, **shapes(shape)}
     made = generate_inputs(model, dimensions=dimensions(dims), shapes=known, seed=seed)
     missing = [each.name for each in declared if each.name not in given]
-    said = f"Generated: {', '.join(missing)}, from the seed {seed}."
+    listed = missing if len(missing) <= LISTED else [*missing[: LISTED - 1], f"and {len(missing) - LISTED + 1} more"]
+    said = f"Generated: {', '.join(listed)}, from the seed {seed}."
     return {**made.feeds, **given}, (said, *made.statements)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sardonyx.inspection.text import duration
@@ -34,11 +35,17 @@ def findings_of(diagnosis: Diagnosis) -> list[Finding]:
         nodes = f" Nodes: {each.nodes_text}." if each.nodes else ""
         severity = "warning" if each.kind == "problem" else "advice"
         evidence = f"{each.why} Evidence: {each.evidence_text}.{nodes}"
-        found.append(Finding(severity, each.headline, evidence, each.fix.text))
+        found.append(Finding(severity, _capitalized(each.headline), evidence, _capitalized(each.fix.text)))
     if diagnosis.disturbances:
         told = " ".join(diagnosis.disturbances)
         found.append(Finding("note", "The machine was busy: times on this page mean little", told, QUIET))
     return found
+
+
+def _capitalized(text: str) -> str:
+    """A sentence; code keeps its case."""
+    is_word = text.partition(" ")[0].isalpha()
+    return text[:1].upper() + text[1:] if is_word else text
 
 
 def measurements_of(result: Result) -> list[Measurement]:
@@ -91,7 +98,7 @@ def _measurement(timing: Timing, engine: str, setting: str) -> Measurement:
 
 def accuracy_of(agreements: Sequence[Agreement], engine: str) -> Table:
     """Outputs beside another engine's."""
-    rows = tuple((a.name, a.error, a.difference or "agrees") for a in agreements)
+    rows = tuple((a.name, a.error, f"differs: {a.difference}" if a.difference else "agrees") for a in agreements)
     return Table(
         f"Accuracy beside {engine}",
         ("output", "relative error", "verdict"),
@@ -110,7 +117,9 @@ def comparison_of(found: Comparison) -> list[Table]:
     outputs = tuple((d.name, d.error, d.largest, d.reason or "alike") for d in found.outputs)
     columns: tuple[str, ...] = ("output", "relative error", "largest difference", "verdict")
     tables = [Table(f"Outputs of {found.b}", columns, outputs, f"Beside those of {found.a}.{times}")]
-    worst = sorted(found.layers, key=lambda d: -(d.error or 0.0))[:MOST_LAYERS]
+    worst = sorted((d for d in found.layers if d.error or d.reason), key=lambda d: -(d.error or 0.0))[:MOST_LAYERS]
+    if found.layers and not worst:
+        tables[0] = replace(tables[0], about=f"{tables[0].about} All {len(found.layers)} values inside are equal.")
     if worst:
         rows = tuple((d.name, d.operator, d.error, d.largest) for d in worst)
         columns = ("value", "operator", "relative error", "largest difference")

@@ -122,10 +122,10 @@ def _measured(model: Path, feeds: Mapping[str, Any], engines: list[str], threads
 
 def _checked(model: Path, feeds: dict[str, Any]) -> Table:
     import sardonyx
-    from sardonyx.bench.answers import agreement, answers_of, checker_name
+    from sardonyx.bench.answers import checked, checker_name
     from sardonyx.report.adapt import accuracy_of
 
     engine = checker_name()
     session = sardonyx.InferenceSession(str(model), providers=["CPUExecutionProvider"])
     outputs = dict(zip((o.name for o in session.get_outputs()), session.run(None, feeds), strict=True))
-    return accuracy_of(agreement(answers_of(engine, model, feeds), outputs), engine)
+    return accuracy_of(checked(engine, model, feeds, outputs), engine)

@@ -73,9 +73,9 @@ def command(
     """Run a model once: on inputs from files, or on generated ones.
 
     --check compares with onnxruntime without its optimizer, or where that is missing with the reference provider
-    (numpy, node by node). The status is 1 if an output differs by more than rounding, or than --tolerance.
+    (numpy, node by node). The status is 1 if an output differs by more than rounding explains, or than --tolerance.
     """
-    from sardonyx.bench.answers import agreement, answers_of, checker_name, require_checker
+    from sardonyx.bench.answers import checked, checker_name, require_checker
 
     if output is not None and output.suffix not in FORMATS:
         raise InvalidArgument("outputs are saved as .npz or .npy", got=str(output))
@@ -97,7 +97,7 @@ def command(
         engine = with_ or checker_name()
         if check or with_:
             step(f"checking with {engine}")
-            found = agreement(answers_of(engine, model, feeds), outputs, tolerance)
+            found = checked(engine, model, feeds, outputs, tolerance)
     if output is not None:
         _save(output, outputs)
     times = {"load_s": loaded - start, "run_s": ran - loaded}
@@ -187,7 +187,8 @@ def _verdict(each: Agreement, engine: str) -> str:
     if each.difference is not None:
         return f"{each.name} DIFFERS from {engine}'s: {each.difference}"
     apart = f" (relative error {each.error:.1e})" if math.isfinite(each.error) and each.error else ""
-    return f"{each.name} agrees with {engine}'s{apart}"
+    moved = "" if each.rounding is None else f"; rounding of the inputs alone moves it by {each.rounding:.1e}"
+    return f"{each.name} agrees with {engine}'s{apart}{moved}"
 
 
 def _save(path: Path, outputs: Mapping[str, Any]) -> None:

@@ -100,8 +100,8 @@ def int8(facts: Facts) -> Iterator[Finding]:
         "int8",
         f"{100 * share:.0f} % of a run are float products with constant weights",
         evidence,
-        f"{chip.name} multiplies bytes several times as fast as floats.",
-        Fix("quantize the model and check its accuracy: sardonyx.quantization.quantize_static"),
+        f"This chip ({chip.name}) multiplies bytes several times as fast as floats.",
+        Fix("quantize the model and check its accuracy: sardonyx quantize, or sardonyx.quantization.quantize_static"),
         kind=OPPORTUNITY,
     )
     if chip.amx and facts.options.precision == "highest":

@@ -14,8 +14,8 @@ function measurementsSection(data) {
   const has = (name) => data.measurements.some((m) => m[name] !== null && m[name] !== "");
   const columns = [
     ["engine", (m) => m.engine], ["setting", (m) => m.setting, "setting"], ["median", (m) => duration(m.median_s)],
-    ["interval", (m) => `${duration(m.low_s)} to ${duration(m.high_s)}`], ["90 %", (m) => duration(m.p90_s), "p90_s"], ["99 %", (m) => duration(m.p99_s), "p99_s"],
-    ["items per second", (m) => (m.throughput === null ? "" : digits(m.throughput)), "throughput"], ["peak memory", (m) => bytes(m.peak_nbytes), "peak_nbytes"],
+    ["interval", (m) => `${duration(m.low_s)} to ${duration(m.high_s)}`], ["p90", (m) => duration(m.p90_s), "p90_s"], ["p99", (m) => duration(m.p99_s), "p99_s"],
+    ["samples per second", (m) => (m.throughput === null ? "" : digits(m.throughput)), "throughput"], ["peak memory", (m) => bytes(m.peak_nbytes), "peak_nbytes"],
   ].filter(([, , name]) => !name || has(name));
   return [
     data.verdict ? element("p", {}, data.verdict) : null, ...figures.flat(),
