@@ -107,12 +107,18 @@ def units(op: Builder, a: Factor, b: Factor, after: int = 0) -> Value:
         scale = left * (right.reshape(()) if b.is_single else right.reshape(-1, *[1] * after))
         found: Value = op.const(np.asarray(scale, np.float32))
         return found
-    single = op.const(np.zeros(0, np.int64))
-    left = op.Reshape(a.scale, single)
-    columns = [-1, *[1] * after]
-    right = op.Reshape(b.scale, single if b.is_single else op.const(columns))
-    product: Value = op.Mul(left, right)
+    right = _reshaped(op, b.scale, () if b.is_single else (-1, *[1] * after))
+    product: Value = op.Mul(_reshaped(op, a.scale, ()), right)
     return product
+
+
+def _reshaped(op: Builder, value: Value, shape: tuple[int, ...]) -> Value:
+    """A constant is reshaped at once, as no pass folds constants later."""
+    if value.is_const:
+        made: Value = op.const(value.numpy().reshape(shape))
+    else:
+        made = op.Reshape(value, op.const(np.array(shape, np.int64)))
+    return made
 
 
 def _real(op: Builder, sums: Value, unit: Value) -> Any:
@@ -234,13 +240,13 @@ class ConvolveIntegers(_Product):
         _require_terms((w.q.shape or ())[1:], w.q)
         assert w.q.rank is not None
         after = w.q.rank - 2
-        point = None if x.zero is None else op.Reshape(x.zero, op.const(np.zeros(0, np.int64)))
-        sums, columns = op.ConvInteger(x.q, w.q, point, w.zero, **conv.attrs), op.const([-1, *[1] * after])
+        point = None if x.zero is None else _reshaped(op, x.zero, ())
+        sums, columns = op.ConvInteger(x.q, w.q, point, w.zero, **conv.attrs), (-1, *[1] * after)
         bias = _integer_bias(m.b, x, w, (w.q.shape or ())[1:])
         if bias is not None:
-            return _real(op, op.Add(sums, op.Reshape(bias, columns)), units(op, x, w, after))
+            return _real(op, op.Add(sums, _reshaped(op, bias, columns)), units(op, x, w, after))
         y = _real(op, sums, units(op, x, w, after))
-        return y if m.b is None else op.Add(y, op.Reshape(m.b, columns))
+        return y if m.b is None else op.Add(y, _reshaped(op, m.b, columns))
 
 
 @fusion
