@@ -157,8 +157,9 @@ REAL = {
     ),
     "real weights": Case(X + f"c = {CONV}(xd, w, b) " + Y, integers="'w' is not dequantized: it is a real constant"),
     "an operator without integers": Case(
-        X + qdq("transposed", "wd", "sw", "zs") + "c = ConvTranspose(xd, wd, b) " + Y,
-        integers="ConvTranspose has no form for integers",
+        X + qdq("columns", "wd", "sw", "zs") + 'c = Einsum<equation = "...k, kn -> ...n">(xd, wd) ' + Y,
+        MATRIX,
+        "Einsum has no form for integers",
     ),
     "scales along the sums": Case(
         X + qdq("columns", "wd", "sk", "zk", 0) + "c = MatMul(xd, wd) " + Y, MATRIX, "there is more than one scale (sk)"

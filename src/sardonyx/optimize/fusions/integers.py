@@ -267,15 +267,15 @@ class ConvolveIntegersTransposed(_Product):
         terms = (int(channels) // groups, *sizes[1:])  # type: ignore[arg-type]
         _require_terms(terms, w.q)
         after = len(sizes) - 1
-        point = None if x.zero is None else op.Reshape(x.zero, op.const(np.zeros(0, np.int64)))
-        columns = op.const([-1, *[1] * after])
+        point = None if x.zero is None else _reshaped(op, x.zero, ())
+        columns = (-1, *[1] * after)
         sums = op.call("sardonyx", "ConvTransposeInteger", x.q, w.q, point, w.zero, **conv.attrs)
         each = w if w.is_single or groups == 1 else Factor(w.q, _repeated(op, w.scale, groups), None)
         bias = _integer_bias(m.b, x, each, terms)
         if bias is not None:
-            return _real(op, op.Add(sums, op.Reshape(bias, columns)), units(op, x, each, after))
+            return _real(op, op.Add(sums, _reshaped(op, bias, columns)), units(op, x, each, after))
         y = _real(op, sums, units(op, x, each, after))
-        return y if m.b is None else op.Add(y, op.Reshape(m.b, columns))
+        return y if m.b is None else op.Add(y, _reshaped(op, m.b, columns))
 
 
 def _repeated(op: Builder, scale: Value, times: int) -> Value:
