@@ -19,6 +19,7 @@ from sardonyx.providers.cpu.language.values import bool_, f32
 from sardonyx.providers.cpu.machine import isa
 from sardonyx.providers.cpu.runtime.executable import CpuExecutable
 from tests.lower.agree import parse, part_of
+from tests.providers.cpu.compiled import Compiled
 
 
 @dataclass(frozen=True)
@@ -176,3 +177,21 @@ def test_steps_of_a_decoder_have_a_kernel_of_their_own() -> None:
 def test_others_have_one() -> None:
     executable = compiled("y = Attention (q, k, v)", ROWS, "float[2,3,rows,8] y")
     assert [step.only for step in executable.table.steps if step.spec.name == "attention"] == [None]
+
+
+@pytest.mark.parametrize("dtype", ["float", "double"])
+@pytest.mark.parametrize(("key_heads", "width"), [("h", "8"), ("1", "8"), ("h", "w"), ("1", "w")])
+def test_heads_and_widths_that_only_the_run_tells(key_heads: str, width: str, dtype: str) -> None:
+    inputs = (
+        f"{dtype}[b,h,s,{width}] q, {dtype}[b,{key_heads},t,{width}] k, {dtype}[b,{key_heads},t,v] v, {dtype}[s,t] m"
+    )
+    body, outputs = "y = Attention<scale = 0.3>(q, k, v, m)", f"{dtype}[b,h,s,v] y"
+    run = Compiled(body, inputs, outputs)
+    rng = np.random.default_rng(5)
+    for batch, heads, rows, keys in ((1, 3, 5, 7), (2, 4, 1, 40), (3, 1, 33, 2)):
+        shared = heads if key_heads == "h" else 1
+        shapes = (batch, heads, rows, 8), (batch, shared, keys, 8), (batch, shared, keys, 6), (rows, keys)
+        q, k, v, m = (rng.standard_normal(s).astype("f" if dtype == "float" else "d") for s in shapes)
+        got = run.run([q, k, v, m])[0]
+        scores = np.exp(0.3 * q.astype("d") @ k.astype("d").swapaxes(2, 3) + m)
+        np.testing.assert_allclose(got, scores / scores.sum(-1, keepdims=True) @ v, rtol=2e-4, atol=1e-5)

@@ -48,12 +48,12 @@ def attention(low: Lowering, node: Node) -> None:
             if (value := _live_output(node, i)) is not None:
                 low.alias(value, new)
     (batch, heads, rows, width), keys = q.shape, k.shape[2]
-    assert isinstance(heads, int) and isinstance(width, int)
-    scale = 1 / math.sqrt(width or 1) if attrs.get("scale") is None else attrs["scale"]
     shape, work = (batch, heads, rows, keys), work_type(q.dtype, k.dtype, v.dtype)
-    out, causal = heads_first(low.make(node.outputs[0]), heads), bool(attrs.get("is_causal", 0))
+    scale, out = _scale(attrs.get("scale"), width), heads_first(low.make(node.outputs[0]), attrs.get("q_num_heads"))
+    causal = bool(attrs.get("is_causal", 0))
     needs_scores = (
-        _live_output(node, 3) is not None or work is dtypes.f64 or attrs.get("softmax_precision") == dtypes.f64.onnx
+        not isinstance(width, int) or _live_output(node, 3) is not None or work is dtypes.f64
+        or attrs.get("softmax_precision") == dtypes.f64.onnx
         or not q.dtype is k.dtype is v.dtype
     )  # fmt: skip
     if is_positional(node) or (needs_scores and (causal or node.input(3) is not None)):
@@ -68,12 +68,23 @@ def attention(low: Lowering, node: Node) -> None:
     low.groups.append(Attention((node,), q, k, v, mask, out, scale, causal, softcap, past))
 
 
+def _scale(given: float | None, width: Known) -> float:
+    if given is not None:
+        return given
+    if not isinstance(width, int):
+        raise Refused("the size of a head, which is not known before the run, decides the scale")
+    return 1 / math.sqrt(width or 1)
+
+
 def _require_fit(low: Lowering, q: View, k: View, v: View) -> None:
     batch, heads, _, width = q.shape
-    if not isinstance(heads, int) or not isinstance(k.shape[1], int) or not k.shape[1] or heads % k.shape[1]:
+    shared = k.shape[1]
+    if isinstance(heads, int) and isinstance(shared, int):
+        fits = shared != 0 and heads % shared == 0
+    else:
+        fits = shared in (1, heads)
+    if not fits:
         raise Refused("the number of query heads is not a known multiple of that of key heads")
-    if not isinstance(width, int):
-        raise Refused("the size of a head is not known before the run")
     for size, whole in ((k.shape[0], batch), (k.shape[3], width), *zip(v.shape[:3], k.shape[:3], strict=True)):
         low.require(_FIT, size, whole)
 

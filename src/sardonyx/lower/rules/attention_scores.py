@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
+from sardonyx.ir import dims
 from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.lower import views
@@ -44,8 +45,9 @@ def unfused_attention(
         raise Refused("Attention of f64 and narrower types is not compiled")
     batch, heads, rows, _ = q.shape
     key_heads, keys = k.shape[1:3]
-    assert isinstance(heads, int) and isinstance(key_heads, int)
-    split = (key_heads, heads // key_heads)
+    shared = dims.floordiv(heads, key_heads)
+    assert shared is not None
+    split = (key_heads, shared)
     scores = low.temporary(work, (batch, heads, rows, keys))
     _product(low, views.split(q, 1, split), views.permuted(k, (0, 1, 3, 2)), views.split(scores, 1, split), work, scale)
 
