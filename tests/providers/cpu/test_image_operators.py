@@ -137,6 +137,17 @@ def test_grid_sample_of_many_channels(mode: str, padding: str, cpu: str) -> None
         check(body, "float[n,h,w,19] x, float[n,p,q,2] g", types[1], cpu=cpu, checked=True, given=[nhwc, grid])
 
 
+@pytest.mark.parametrize("cpu", ["x86-64", "haswell", "skylake-avx512", "neoverse-n1"])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_grid_sample_of_few_channels(mode: str, cpu: str) -> None:
+    """Points along the lanes, of two blocks. Padding is 0 next to infinities too."""
+    rng = np.random.default_rng(3)
+    x, grid = rng.standard_normal((2, 3, 5, 7)).astype("f"), rng.uniform(-1.6, 1.6, (2, 41, 2, 2)).astype("f")
+    x[0, 1, 0, 0], x[1, 2, 4, 6], grid[0, 0, 0] = np.inf, np.nan, np.nan
+    types = "float[n,c,h,w] x, float[n,p,q,2] g", "float[n,c,p,q] y"
+    check(f'y = GridSample<mode = "{mode}">(x, g)', *types, cpu=cpu, checked=True, given=[x, grid])
+
+
 @pytest.mark.parametrize("dtype", ["float16", "double"])
 def test_grid_sample_of_many_channels_of_other_types(dtype: str) -> None:
     body = 'y = GridSample<mode = "linear">(x, g)'

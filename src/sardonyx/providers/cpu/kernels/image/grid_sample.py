@@ -56,7 +56,8 @@ def config_of(group: GridSample) -> GridSampleConfig:
 
 
 def steps(group: GridSample, analysis: Analysis) -> list[Step]:
-    return [sampling_step(group, group.x, grid_sample, config_of(group).scratch_nbytes)]
+    config = config_of(group)
+    return [sampling_step(group, group.x, grid_sample, config.scratch_nbytes + config.count * BLOCK * 8)]
 
 
 def sampling_step(group: GridSample, x: View, kernel: Definition, scratch_nbytes: int) -> Step:
@@ -108,18 +109,21 @@ def grid_sample(k: Kernel, args: GridSampleArgs[Buf, Val], *, config: GridSample
     blocks = ceil_div(points, BLOCK)
     lanes = lanes_of(k.lanes, config.work)
     places = k.scratch(i64)
-    weights = k.scratch(config.work, config.count * BLOCK * 8)
+    reads = places.at(config.count * BLOCK)
+    weights = k.scratch(config.work, 2 * config.count * BLOCK * 8)
     with k.share(batch * blocks) as at:
         image, first = at // blocks, at % blocks * BLOCK
         count = k.min(points - first, BLOCK)
         compute_taps(k, config, args, image * points + first, batch * points, count, places, weights)
+        with k.loop(0, config.count * BLOCK, lanes) as i:
+            reads.store(i, k.max(places.load(i, lanes), 0))
         finish = BoundEpilogue(k, epilogue, args.epilogue, points, [image])
         start = args.x.at(image * args.x_b)
         with k.loop(0, args.channels) as channel:
             source = start.at(channel * args.x_c)
             for t in k.tiles(count, lanes):
                 outputs = Tile(first + t.index, t.lanes, t.mask)
-                finish.put(channel, outputs, _sampled(k, config, source, places, weights, t))
+                finish.put(channel, outputs, _sampled(k, config, source, places, reads, weights, t))
 
 
 def compute_taps(
@@ -158,17 +162,13 @@ def compute_taps(
                 weights.store(to, weight)
 
 
-def _sampled(k: Kernel, config: GridSampleConfig, channel: Buf, places: Buf, weights: Buf, t: Tile) -> Val:
-    """The weighted sum of the taps for a vector of points; lanes without a point read element 0."""
+def _sampled(k: Kernel, config: GridSampleConfig, channel: Buf, places: Buf, reads: Buf, weights: Buf, t: Tile) -> Val:
+    """The weighted sum of the taps for a vector of points. ``reads`` has the offsets, 0 where there is no tap."""
 
     def seen(tap: Val) -> Val:
-        row = places.at(tap * BLOCK + t.index)
-        found = [row.load(lane) for lane in range(t.lanes)]
-        if t.mask is not None:
-            found = [k.select(t.mask[lane], place, 0) for lane, place in enumerate(found)]
-        v = k.pack([channel.load(k.max(place, 0)) for place in found])
-        inside = k.pack([place >= 0 for place in found])
-        return k.select(inside, k.cast(v, config.work), 0)
+        row = tap * BLOCK + t.index
+        v = k.pack([channel.load(reads.load(row + lane)) for lane in range(t.lanes)])
+        return k.select(places.load(row, t.lanes) >= 0, k.cast(v, config.work), 0)
 
     if not config.is_weighted:
         return seen(k.const(0))
