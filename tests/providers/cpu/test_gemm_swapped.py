@@ -75,3 +75,42 @@ def test_two_operands_of_the_run(dtype: str) -> None:
     np.testing.assert_allclose(
         got, want, rtol=1e-3 if dtype == "float16" else 1e-5, atol=1e-2 if dtype == "float16" else 1e-5
     )
+
+
+@pytest.mark.parametrize(
+    ("depth", "columns", "is_by_columns", "variant"),
+    [
+        (40, 160, True, "gemm.amx_swapped"),
+        (40, 160, False, "gemm.amx_swapped"),
+        (40, 70, True, "gemm.swapped"),
+        (520, 70, False, "gemm.int8_slices"),
+        (600, 160, True, "gemm.amx_swapped"),
+        (600, 160, False, "gemm.int8_slices"),
+    ],
+)
+@pytest.mark.parametrize("is_open", [False, True], ids=["fixed", "open"])
+def test_tiles(depth: int, columns: int, is_by_columns: bool, variant: str, is_open: bool) -> None:
+    """Shallow products are swapped, deep ones are not. An infinity and a tiny number are not representable."""
+    rng = np.random.default_rng(4)
+    w, b = (rng.standard_normal(s).astype(np.float32) for s in ((depth, columns), (columns,)))
+    rows, batch = "t" if is_open else "83", 2 if is_by_columns else 1
+    left, order = (f"{depth},{rows}", (0, 2, 1)) if is_by_columns else (f"{rows},{depth}", (0, 1, 2))
+    before = "l = Transpose<perm = [0, 2, 1]>(x)" if is_by_columns else "l = Identity(x)"
+    found = Compiled(
+        before + " m = MatMul(l, w) k = Add(m, b) g = Relu(k) y = Transpose<perm = [0, 2, 1]>(g)",
+        f"float[{batch},{left}] x, float[{depth},{columns}] w, float[{columns}] b",
+        f"float[{batch},{columns},{rows}] y",
+        "sapphirerapids", constants={"w": w, "b": b},
+    )  # fmt: skip
+    chosen = {step.choice.name for step in found.steps if step.choice is not None}
+    assert chosen & {variant, "gemm.amx" if is_open else variant}, chosen
+    for count in (83, *((1, 7, 200, 0) if is_open else ())):
+        x = rng.standard_normal((batch, count, depth)).astype(np.float32)
+        if count:
+            x[-1, 0, 3], x[0, -1, 5] = np.inf, 1e-42
+        with np.errstate(invalid="ignore"):
+            want = np.maximum(x.astype(np.float64) @ w + b, 0).transpose(0, 2, 1)
+        given = np.ascontiguousarray(x.transpose(order))
+        (got,), (again,) = found.run([given], checked=True), found.run([given], threads=3)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(again, got)

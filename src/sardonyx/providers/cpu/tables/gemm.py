@@ -7,6 +7,7 @@ from sardonyx.lower.groups import Contraction, Group
 from sardonyx.providers.cpu.kernels.common.matrices import Problem
 from sardonyx.providers.cpu.kernels.gemm import (
     amx,
+    amx_swapped,
     blocks_amx,
     blocks_few_rows,
     blocks_pack,
@@ -57,9 +58,10 @@ VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
         _product("gemm.blocks_amx", blocks_amx.steps, blocks_amx.supports, pays=blocks_amx.pays, few=_FEW_FOR_BLOCKS),
         _product("gemm.blocks_few_rows", blocks_few_rows.steps, blocks_pack.refusal, pays=blocks_few_rows.pays),
         _product("gemm.blocks_vector", blocks_vector.steps, blocks_pack.refusal, few=_FEW_FOR_BLOCKS),
+        _product("gemm.amx_swapped", amx_swapped.steps, amx_swapped.supports, pays=amx_swapped.pays),
+        _product("gemm.swapped", swapped.steps, swapped.supports, pays=swapped.pays, few=_FEW_FOR_LANES),
         _product("gemm.int8_slices", int8_slices.steps, int8_slices.supports, pays=int8_slices.pays, few=_FEW_ROWS),
         _product("gemm.amx", amx.steps, amx.supports, pays=amx.pays, few=_FEW_ROWS),
-        _product("gemm.swapped", swapped.steps, swapped.supports, pays=swapped.pays, few=_FEW_FOR_LANES),
         _product(
             "gemm.vector",
             contraction.multiply_adds,
