@@ -71,6 +71,8 @@ CASES = (
     Case("mlp-64", "mlp", 64),
     Case("tagger-1x40", "tagger", 1, 40),
     Case("tagger-8x40", "tagger", 8, 40),
+    Case("vocoder-1x64", "vocoder", 1, 64),
+    Case("recognizer-1x320", "recognizer", 1, 320),
     *map(Case.of, ("resnet50", "mobilenetv2", "efficientnet-b0", "convnext-tiny", "yolov8n", "shufflenetv2")),
     *map(Case.of, ("densenet121", "squeezenet", "inception-v2", "vgg16", "inception-v1", "shufflenet")),
     *map(Case.of, ("alexnet", "zfnet512", "vgg19", "resnet50-caffe2")),

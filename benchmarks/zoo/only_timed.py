@@ -1,4 +1,4 @@
-"""Nets that are timed and not judged by their node counts: a small BERT, a perceptron, an LSTM tagger."""
+"""Nets that are timed and not judged by their node counts: a small BERT, a perceptron, an LSTM tagger and others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from benchmarks.zoo.samples import Input, Sample
+from benchmarks.zoo.sequences import recognizer, vocoder
 from benchmarks.zoo.transformers import IDS, called, text
 
 
@@ -51,4 +52,10 @@ def tagger(small: bool) -> Sample:
     return Sample(Tagger(words, hidden), [Input("ids", IDS, limit=words)], ["logits"])
 
 
-ONLY_TIMED: dict[str, Callable[[bool], Sample]] = {"minilm": minilm, "mlp": mlp, "tagger": tagger}
+ONLY_TIMED: dict[str, Callable[[bool], Sample]] = {
+    "minilm": minilm,
+    "mlp": mlp,
+    "tagger": tagger,
+    "vocoder": vocoder,
+    "recognizer": recognizer,
+}

@@ -5,10 +5,10 @@
     python -m benchmarks.compare --folder DIR
 
 NAME-qdq and NAME-qoperator are static, calibrated on the feeds that are timed, with signed activations, NAME-u8 has
-unsigned ones (qdq); NAME-dynamic, of transformers, is dynamic. Of decoders that take a cache there are NAME-int4, whose
-weights are MatMulNBits by Sardonyx's own quantizer, and NAME-float, as it is; both read one token after those of the
-float model's feeds. Feeds, and what onnxruntime answers without optimizing, lie beside a model. Models that exist are
-kept. Needs onnxruntime.
+unsigned ones (qdq). NAME-dynamic is dynamic: transformers, two convolutional nets (ConvInteger) and an LSTM
+(DynamicQuantizeLSTM). Of decoders that take a cache there are NAME-int4, whose weights are MatMulNBits by Sardonyx's
+own quantizer, and NAME-float, as it is; both read one token after those of the float model's feeds. Feeds, and what
+onnxruntime answers without optimizing, lie beside a model. Models that exist are kept. Needs onnxruntime.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ NAMES = tuple(
     for form in FORMS
     if form != "dynamic" or model in TRANSFORMERS
 )
+ONLY_DYNAMIC = ("vocoder", "recognizer", "tagger")
+NAMES += tuple(f"{model}-dynamic" for model in ONLY_DYNAMIC)
 DECODERS, WEIGHT_FORMS = ("gpt2-past", "llama-past"), ("int4", "float")
 NAMES += tuple(f"{model}-{form}" for model in DECODERS for form in WEIGHT_FORMS)
 
