@@ -143,3 +143,17 @@ def test_onnxruntimes_enumerations_stand_for_ours(tmp_path: Path) -> None:
         calibrate_method=theirs.CalibrationMethod.Percentile,
     )
     assert "QGemm" in {n.op_type for n in onnx.load(tmp_path / "out.onnx").graph.node}
+
+
+def test_codes_of_element_types_stand_for_types(tmp_path: Path) -> None:
+    """Programs pass ``onnx.TensorProto.UINT8``, which onnxruntime's quantizer takes."""
+    model = perceptron()
+    for name, kinds in {
+        "types": (quantization.QuantType.QUInt8, quantization.QuantType.QInt8),
+        "codes": (onnx.TensorProto.UINT8, onnx.TensorProto.INT8),
+    }.items():
+        path = tmp_path / f"{name}.onnx"
+        quantization.quantize_static(model.model, path, model.data, activation_type=kinds[0], weight_type=kinds[1])
+    assert (tmp_path / "types.onnx").read_bytes() == (tmp_path / "codes.onnx").read_bytes()
+    with pytest.raises(ValueError, match="activation_type is a QuantType"):
+        quantization.quantize_static(model.model, path, model.data, activation_type=onnx.TensorProto.STRING)

@@ -263,6 +263,26 @@ def test_a_weight_that_needs_scales_per_channel(name: str, weight: str, axis: in
     assert not [f for f in report.findings if f.cause == "per-tensor weight"]
 
 
+def test_a_weight_of_one_channel() -> None:
+    """Its scale and zero point per channel are vectors of one element."""
+    rng = np.random.default_rng(8)
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[1, 8, 6, 6] x) => (float[1, 1, 6, 6] y)
+        { y = Conv(x, w) }"""
+    )
+    weight = rng.standard_normal((1, 8, 1, 1)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    feeds = [{"x": rng.standard_normal((1, 8, 6, 6)).astype(np.float32)} for _ in range(3)]
+    with TemporaryDirectory() as folder:
+        quantize_static(model, path := Path(folder, "q.onnx"), feeds, per_channel=True)
+        made = onnx.load(path)
+    for name, shape in (("w_scale", [1]), ("w_zero_point", [1])):
+        assert next(list(t.dims) for t in made.graph.initializer if t.name == name) == shape
+    assert debug(model, made, feeds).healthy
+    first = debug(model, edited(made, w_scale=lambda a: a * 1.6), feeds).first
+    assert first is not None and (first.tensor, first.cause) == ("w", "wrong scale")
+
+
 @pytest.mark.parametrize("form", ["QDQ", "QOperator", "dynamic"])
 def test_an_outlier_activation(form: str) -> None:
     def gains(g: Any) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
+import sardonyx
 from sardonyx.quantization import QuantFormat, QuantType, quantize_static
 from tests.quantization.budget_nets import Net
 from tests.quantization.graphs import NETWORKS
@@ -74,3 +75,58 @@ def test_a_model_of_halves_makes_no_warnings(tmp_path: Path) -> None:
     feeds = [{"x": f["x"].astype(np.float16)} for f in Net(["n", 32]).feeds(4)]
     quantize_static(model, tmp_path / "q.onnx", feeds)
     assert "QuantizeLinear" in {node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node}
+
+
+def exact_and_found(model: onnx.ModelProto, path: Path, feeds: list[dict[str, np.ndarray]]) -> list[np.ndarray]:
+    """Results of a model, of its quantized file in onnxruntime, and of that here."""
+    import onnxruntime
+
+    sessions = onnxruntime.InferenceSession(model.SerializeToString()), onnxruntime.InferenceSession(path)
+    return [session.run(None, feeds[0])[0] for session in (*sessions, sardonyx.InferenceSession(path))]
+
+
+@pytest.mark.parametrize("per_channel", [False, True], ids=["per_tensor", "per_channel"])
+@pytest.mark.parametrize("quant_format", [QDQ, QOperator], ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (6,), (1, 6), (3, 1), (3, 6)], ids=str)
+def test_biases_that_are_broadcast(
+    shape: tuple[int, ...], quant_format: QuantFormat, per_channel: bool, tmp_path: Path
+) -> None:
+    """onnxruntime's quantizer raises an IndexError or a ValueError for most of them, per channel."""
+    rng = np.random.default_rng(6)
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[3, 5] x) => (float[3, 6] y) { y = Gemm(x, w, c) }"""
+    )
+    for name, size in {"w": (5, 6), "c": shape}.items():
+        array = np.asarray(rng.standard_normal(size), np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    feeds = [{"x": rng.standard_normal((3, 5)).astype(np.float32)} for _ in range(3)]
+    path = tmp_path / "q.onnx"
+    quantize_static(
+        model, path, feeds, quant_format, per_channel=per_channel, activation_type=QuantType.QUInt8,
+        extra_options={"AccuracyGuard": 0},
+    )  # fmt: skip
+    onnx.checker.check_model(path, full_check=True)
+    exact, there, here = exact_and_found(model, path, feeds)
+    for found in (there, here):
+        np.testing.assert_allclose(found, exact, atol=0.03 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("large_bias", [False, True])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_groups_of_a_transposed_convolution_share_scales(groups: int, large_bias: bool, tmp_path: Path) -> None:
+    """onnxruntime's quantizer raises a ValueError for groups."""
+    rng = np.random.default_rng(7)
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]> g (float[1, 8, 4, 5] x) => (float[1, 12, 6, 7] y)
+        {{ y = ConvTranspose<group = {groups}>(x, w, c) }}"""
+    )
+    weight = rng.standard_normal((8, 12 // groups, 3, 3)) * (1e-9 if large_bias else 1)
+    for name, array in {"w": weight, "c": rng.standard_normal(12)}.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array.astype(np.float32), name))
+    feeds = [{"x": rng.standard_normal((1, 8, 4, 5)).astype(np.float32)} for _ in range(3)]
+    path = tmp_path / "q.onnx"
+    quantize_static(model, path, feeds, per_channel=True, extra_options={"AccuracyGuard": 0})
+    onnx.checker.check_model(path, full_check=True)
+    exact, there, here = exact_and_found(model, path, feeds)
+    for found in (there, here):
+        np.testing.assert_allclose(found, exact, atol=0.03 * np.abs(exact).max())

@@ -7,21 +7,25 @@ import os
 from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from sardonyx.ir.graph import Model
-from sardonyx.quantization.kinds import QuantFormat, QuantType
+from sardonyx.quantization.kinds import QuantFormat, QuantType, quant_type_of
 from sardonyx.quantization.misuse import Misuse
 
 E = TypeVar("E", bound=Enum)
 
 
 def member(kind: type[E], value: Any, name: str) -> E:
-    """A member of an enumeration; one of onnxruntime's, of the same name, stands for ours."""
+    """A member of an enumeration; one of onnxruntime's, of the same name, stands for ours, and a
+    ``TensorProto.DataType`` for a type.
+    """
     if isinstance(value, kind):
         return value
     if isinstance(value, Enum) and type(value).__name__ == kind.__name__ and value.name in kind.__members__:
         return kind[value.name]
+    if kind is QuantType and isinstance(value, int) and value in {each.tensor_type for each in QuantType}:
+        return cast(E, quant_type_of(value))
     known = ", ".join(f"{kind.__name__}.{each}" for each in kind.__members__)
     raise Misuse(f"{name} is a {kind.__name__}", expected=known, got=repr(value))
 

@@ -229,24 +229,32 @@ def _slabs(data: Array, parameters: Parameters, zeros: Array) -> Iterator[tuple[
         yield part, scale[part] if varies else scale, zero[part] if varies else zero
 
 
-def bias_scale(input_scale: Array, weight_scale: Array, beta: float = 1.0) -> Array:
-    """A bias is added to sums of products: its scale is the product of their scales, its zero point 0."""
-    return np.asarray(input_scale * weight_scale * beta, weight_scale.dtype).reshape(-1)
+def bias_scale(input_scale: Array, weight_scale: Array, beta: float = 1.0, *, groups: int = 1) -> Array:
+    """A bias is added to sums of products: its scale is the product of their scales, its zero point 0. All groups of a
+    transposed convolution share the scales of its weight.
+    """
+    scale = np.asarray(input_scale * weight_scale * beta, weight_scale.dtype).reshape(-1)
+    return np.tile(scale, groups) if scale.size > 1 else scale
 
 
 def quantize_bias(bias: Array, scale: Array) -> tuple[Array, int]:
-    """The bias as int32, and how many of its numbers had to be clipped."""
-    exact = np.round(bias.astype(np.float64) / scale.astype(np.float64))
+    """The bias as int32, with a number for each scale along its last axis, and how many of its numbers had to be
+    clipped.
+    """
+    wide = bias if scale.size == 1 else np.broadcast_to(bias, np.broadcast_shapes(bias.shape, scale.shape))
+    exact = np.round(wide.astype(np.float64) / scale.astype(np.float64))
     bounds = np.iinfo(np.int32)
     clipped = int(np.count_nonzero((exact < bounds.min) | (exact > bounds.max)))
-    return np.clip(exact, bounds.min, bounds.max).astype(np.int32).reshape(bias.shape), clipped
+    shape = scale.shape if 1 < scale.size == wide.size else wide.shape
+    return np.clip(exact, bounds.min, bounds.max).astype(np.int32).reshape(shape), clipped
 
 
 def scale_for_bias(input_scale: Array, weight_scale: Array, bias: Array) -> Array:
-    """The weight's scale, enlarged where the bias would not fit int32 at the product of the scales."""
-    magnitude = np.abs(bias.astype(np.float64))
-    largest = magnitude.reshape(-1) if weight_scale.size > 1 else magnitude.max(initial=0.0)
-    smallest_scale = 1.0001 * 2.0 * largest / (2.0**32 - 2)
+    """The weight's scale, enlarged where the bias, in any group, would not fit int32 at the product of the scales."""
+    magnitude, channels = np.abs(bias.astype(np.float64)), weight_scale.size
+    is_per_channel = bias.ndim > 0 and bias.shape[-1] % channels == 0
+    largest = magnitude.reshape(-1, channels).max(axis=0, initial=0.0) if is_per_channel else magnitude.max(initial=0.0)
+    smallest_scale = 1.0001 * 2.0 * np.broadcast_to(largest, channels).reshape(weight_scale.shape) / (2.0**32 - 2)
     candidate = np.float64(input_scale.reshape(-1)[0]) * weight_scale.astype(np.float64)
     is_too_small = (candidate < smallest_scale) & (candidate > 0)
     ratio = np.where(is_too_small, smallest_scale / np.where(candidate > 0, candidate, 1.0), 1.0)

@@ -257,7 +257,8 @@ class _Writer:
         name, before = value.name, bias.node
         if self.settings.weight_type.is_float8:
             return
-        scale = bias_scale(source, weight)
+        groups = int(bias.node.attrs.get("group", 1)) if bias.node.op_type == "ConvTranspose" else 1
+        scale = bias_scale(source, weight, groups=groups)
         integers, clipped = quantize_bias(data * np.float64(bias.factor), scale)
         if clipped:
             logger.warning("%d numbers of bias %r do not fit int32 and are clipped", clipped, name)
@@ -268,10 +269,11 @@ class _Writer:
             self.graph.add_const(zero, names.zero_point(stored)),
             scale,
         )
-        result = Value(name, value.type)
+        assert value.dtype is not None
+        result = Value(name, TensorType(value.dtype, integers.shape))
         value.name = f"{name}_float"
         made = self.graph.add_const(integers, stored)
-        attrs = {"axis": 0} if scale.size > 1 else {}
+        attrs = {"axis": integers.ndim - 1} if scale.size > 1 else {}
         self._dequantize(name, made, result, scaled, before, attrs)
         for i, each in enumerate(bias.node.inputs):
             if each is value:

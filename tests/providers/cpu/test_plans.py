@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -281,3 +282,11 @@ def test_arenas_given_back_while_others_run(made_arenas: list[Arena]) -> None:
         list(pool.map(lambda n: run(made, n), LENGTHS * 3))
         is_over.set()
         releasing.result()
+
+
+def test_arenas_that_outlive_the_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions that other modules hold die while the interpreter ends, after the names of the allocator."""
+    held = Arenas()
+    monkeypatch.setattr(sys, "is_finalizing", lambda: True)
+    monkeypatch.setattr(arenas, "allocator", None)
+    held.__del__()

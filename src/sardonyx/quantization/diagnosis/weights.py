@@ -159,6 +159,7 @@ def requantized(w: Array, like: Grid) -> Array:
     low, high = (_reduced(w, like, op) for op in (np.minimum, np.maximum))
     least, most = like.limits
     zero = like.zero.astype(np.float64)
+    zero = zero.reshape(()) if like.is_per_tensor else zero
     if like.is_symmetric:
         reach = np.maximum(-low, high)
         scale, zeros = 2 * reach / (most - least), np.broadcast_to(zero, reach.shape)

@@ -8,6 +8,7 @@ a run, for the next.
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -130,4 +131,5 @@ class Arenas:
         allocator.outputs.release()
 
     def __del__(self) -> None:
-        self.release()
+        if sys is not None and not sys.is_finalizing():
+            self.release()
