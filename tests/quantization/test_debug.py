@@ -43,7 +43,12 @@ def quantized(name: str, form: str = "QDQ", per_channel: bool = True, activation
 
 
 def quantize(
-    model: onnx.ModelProto, form: str, per_channel: bool = False, activations: str = "QInt8", weights: str = "QInt8"
+    model: onnx.ModelProto,
+    form: str,
+    per_channel: bool = False,
+    activations: str = "QInt8",
+    weights: str = "QInt8",
+    data: list[dict[str, Any]] | None = None,
 ) -> onnx.ModelProto:
     """What onnxruntime's quantizer makes of a model."""
     pytest.importorskip("onnxruntime")
@@ -51,7 +56,7 @@ def quantize(
 
     class Reader(theirs.CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
-            self._data = iter(samples(model, 8, 3))
+            self._data = iter(samples(model, 8, 3) if data is None else data)
 
         def get_next(self) -> Any:
             return next(self._data, None)
@@ -281,6 +286,31 @@ def test_a_weight_of_one_channel() -> None:
     assert debug(model, made, feeds).healthy
     first = debug(model, edited(made, w_scale=lambda a: a * 1.6), feeds).first
     assert first is not None and (first.tensor, first.cause) == ("w", "wrong scale")
+
+
+@pytest.mark.parametrize("form", ["QDQ", "QOperator", "dynamic"])
+def test_a_table_of_embeddings(form: str) -> None:
+    """The product of a dynamic model multiplies by the table's scale itself: there only the product is seen to err."""
+    rng = np.random.default_rng(9)
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (int64[n, 6] x) => (float[n, 6, 8] y)
+        { e = Gather(table, x) y = MatMul(e, w) }"""
+    )
+    for name, shape in (("table", (40, 16)), ("w", (16, 8))):
+        array = rng.standard_normal(shape).astype(np.float32)
+        array[:, 3] *= 1 if name == "w" else 50  # a table has one scale in all formats
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    model.graph.node[0].name, model.graph.node[1].name = "embed", "product"
+    feeds = [{"x": rng.integers(0, 40, (2, 6))} for _ in range(3)]
+    made = quantize(model, form, True, data=feeds)
+    assert not [f for f in debug(model, made, feeds).findings if f.layer == "embed" and f.cause == "per-tensor weight"]
+    if form == "dynamic":
+        return
+    for edit, cause in ((lambda a: a * 1.6, "wrong scale"), (lambda a: a + 30, "wrong zero point")):
+        name = "table_scale" if cause == "wrong scale" else "table_zero_point"
+        for wrong in (edited(made, **{name: edit}), renamed(edited(made, **{name: edit}))):
+            first = debug(model, wrong, feeds).first
+            assert first is not None and (first.layer, first.cause) == ("embed", cause)
 
 
 @pytest.mark.parametrize("form", ["QDQ", "QOperator", "dynamic"])

@@ -166,6 +166,8 @@ class Layers:
             kind, weight = "MatMul", _nbits(node)
         elif kind in WEIGHTED:
             weight, bias = self._constant_of(node.input(1)), self._constant_of(node.input(2))
+        elif kind == "Gather":
+            weight = self._table(node)
         elif kind in ("Mul", "Add"):
             scaled = self._scaled_product(node)
             if scaled is not None:
@@ -191,6 +193,9 @@ class Layers:
         if spec is not None:
             return None if spec.result is None or i else grid_of(node, *spec.result, node.outputs[0])
         first = node.input(0)
+        if node.op_type == "Gather" and node.outputs[i].dtype in (dtypes.i8, dtypes.u8) and first not in self._grid:
+            table = self._table(node)
+            return None if table is None else table.grid
         if node.op_type in CARRIERS and first is not None and node.outputs[i].dtype in (first.dtype, None):
             return self._grid.get(first)  # onnx infers no types of results of com.microsoft operators
         return None
@@ -240,6 +245,16 @@ class Layers:
         grid = grid_of(node, at[1], at[2], value, axis=axis % codes.ndim if codes.ndim else 0)
         return None if grid is None else Constant(_plain(value.name), grid.reals(codes), codes, grid)
 
+    def _table(self, node: Node) -> Constant | None:
+        """The table of a Gather; one of integers has the scale by which the rows are read."""
+        value = node.input(0)
+        found = self._constant_of(value)
+        codes = constant(value) if found is None else None
+        if value is None or codes is None or codes.dtype not in (np.int8, np.uint8):
+            return found
+        grid = next((g for reader, i in node.outputs[0].uses if (g := _read_by(reader, i, value)) is not None), None)
+        return None if grid is None else Constant(_plain(value.name), grid.reals(codes), codes, grid)
+
     def _mark_dynamic(self, value: Value | None) -> None:
         tensor = self._of(value)
         if tensor is not None:
@@ -262,17 +277,28 @@ class Layers:
         codes = constant(value)
         if codes is None or value is None:
             return None
-        known = [constant(scales)] if maker is None else [constant(v) for v in maker.inputs]
-        scale = next((np.asarray(s) for s in known if s is not None), None)
-        if scale is None:
-            return None
         zero = constant(core.input(3))
+        known = [constant(scales)] if maker is None else [constant(v) for v in maker.inputs]
+        found = [np.asarray(s) for s in known if s is not None]
+        if not found:
+            return None
+        # that of the left operand is a constant, too, where this is a row of a quantized table
+        scale = max(reversed(found), key=lambda s: zero is not None and s.size == zero.size)
         zero = np.zeros(scale.shape, codes.dtype) if zero is None else zero
         axis = 0 if core.op_type == "ConvInteger" else codes.ndim - 1
         flat = scale.reshape(-1) if scale.size > 1 else scale.reshape(())
         grid = Grid(flat, np.broadcast_to(zero.reshape(-1), flat.reshape(-1).shape).reshape(flat.shape),
                     dtypes.of_numpy(codes.dtype), axis)  # fmt: skip
         return Constant(_plain(value.name), grid.reals(codes), codes, grid)
+
+
+def _read_by(reader: Node, i: int, codes: Value) -> Grid | None:
+    """The grid by which a node reads the integers at its input ``i``."""
+    if reader.op_type == "DequantizeLinear" and i == 0:
+        return grid_of(reader, 1, 2, codes)
+    spec = INTEGER.get(reader.op_type)
+    at = None if spec is None else next((at for at in spec.operands if at[0] == i), None)
+    return None if at is None else grid_of(reader, at[1], at[2], codes)
 
 
 def _nbits(node: Node) -> Constant | None:
