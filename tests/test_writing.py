@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -47,6 +48,22 @@ def test_a_failed_write_keeps_the_existing_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="space"):
         write_whole(str(path), failing(b"new"))
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["file"]
+
+
+def test_an_error_names_the_file_that_was_to_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = str(tmp_path / "a")
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_whole(path, [b"x"])
+    assert caught.value.filename == path and not list(tmp_path.iterdir())
+    monkeypatch.undo()
+    monkeypatch.setattr(writing, "_FLAGS", writing._FLAGS & ~os.O_CREAT & ~os.O_EXCL)  # as where none can be made
+    with pytest.raises(FileNotFoundError) as missing:
+        write_whole(path, [b"x"])
+    assert missing.value.filename == path
 
 
 @pytest.mark.parametrize("has_old", [True, False])

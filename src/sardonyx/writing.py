@@ -29,9 +29,11 @@ def write_whole(path: str, chunks: Chunks) -> None:
 def write_together(files: Sequence[tuple[str, Chunks]]) -> None:
     """Write several files, all or none. Chunks are read in order, so later ones may depend on earlier ones.
 
-    A link is followed. A target that is no regular file (a device, a pipe) is written to directly.
+    An OSError never names a temporary file, but the one to write. A link is followed. A target that is no regular file
+    (a device, a pipe) is written to directly.
     """
     pending: list[Pending] = []
+    path = ""
     try:
         for path, chunks in files:
             real = os.path.realpath(path)
@@ -51,6 +53,10 @@ def write_together(files: Sequence[tuple[str, Chunks]]) -> None:
             pending[-1].write(chunks)
             os.fsync(pending[-1].fd)
         _rename(pending)
+    except OSError as error:
+        if error.filename is None or str(error.filename).endswith(TEMPORARY):
+            error.filename, error.filename2 = path, None
+        raise
     finally:
         for each in pending:
             each.close()

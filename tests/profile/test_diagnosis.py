@@ -99,6 +99,18 @@ def test_a_layer_normalization_that_cannot_fuse() -> None:
     assert "LayerNormalization" in finding.title and "opset 17" in finding.fix.text
 
 
+def test_an_expression_that_two_fusions_decline_is_one_problem() -> None:
+    text = """net (float[batch, 32, 64] x, float e) => (float[batch, 32, 64] y) {
+        last = Constant<value_ints = [-1]>() two = Constant<value_float = 2.0>()
+        h = MatMul(x, w0) m = ReduceMean<keepdims = 1>(h, last) c = Sub(h, m) p = Pow(c, two)
+        v = ReduceMean<keepdims = 1>(p, last) s = Add(v, e) r = Sqrt(s) n = Div(c, r) g = Mul(n, gamma)
+        o = Add(g, beta) y = MatMul(o, w1) }"""
+    weights = {"w0": (64, 64), "w1": (64, 64), "gamma": (64,), "beta": (64,)}
+    feeds = {"x": planted.random_feed(2, 32, 64), "e": np.array(1e-5, np.float32)}
+    finding = only(diagnosed((planted.built(text, weights), feeds)), "missed-fusion")
+    assert finding.evidence["pass"] == "FuseLayerNorm" and "epsilon is not a scalar constant" in finding.why
+
+
 def test_a_missed_fusion_that_costs_little_is_no_problem() -> None:
     found = diagnosed(planted.small_norm())
     assert not found.problems and next(f for f in found.opportunities if f.code == "missed-fusion").evidence

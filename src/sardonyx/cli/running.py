@@ -147,7 +147,8 @@ def _failed(error: Exception) -> int:
         traceback.print_exception(error)
     if isinstance(error, typer.TyperException):
         if text := error.format_message():  # none: the help was printed
-            _tell(text)
+            context = getattr(error, "ctx", None)
+            _tell(text if context is None else f"{text.removesuffix('.')}; see {context.command_path} --help")
         return UNUSABLE
     if isinstance(error, EngineError):
         _tell(str(error))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ import numpy as np
 from sardonyx.demo import HELD_OUT, MODEL
 from sardonyx.demo.records import Loaded, Optimized, Placed, Read
 from sardonyx.errors import Fail
+from sardonyx.writing import write_together
 
 if TYPE_CHECKING:
     from sardonyx.bench.results import Result
@@ -36,11 +37,15 @@ class Demo:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.model = folder / MODEL.name
+        is_new = not folder.exists()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self.model = Path(shutil.copyfile(MODEL, folder / MODEL.name))
-            shutil.copyfile(HELD_OUT, folder / HELD_OUT.name)
+            write_together([(str(folder / each.name), [each.read_bytes()]) for each in (MODEL, HELD_OUT)])
         except OSError as error:
+            if is_new:
+                with suppress(OSError):
+                    folder.rmdir()
             raise Fail(f"the demo cannot write there ({error.strerror})", where=str(folder)) from None
         with np.load(HELD_OUT) as file:
             self.images: Array = file["images"]

@@ -75,7 +75,7 @@ def command(
         show({"culprit": culprit}, lambda out: out.print(told, soft_wrap=True), as_json)
         return FAILED if culprit else GOOD
     if output is None:
-        raise InvalidArgument("where should the optimized model be written?", hint="give --output FILE")
+        raise InvalidArgument("no file is named for the optimized model", hint="give --output FILE")
     require_writable(output)
     result = optimize_model(model, level.value, check=check, **given)
     result.save(output)

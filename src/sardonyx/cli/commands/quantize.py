@@ -233,7 +233,7 @@ def command(
     from sardonyx.quantization.outcome import Baseline, quantized_operators
 
     if output is None:
-        raise InvalidArgument("where should the quantized model be written?", hint="give --output FILE")
+        raise InvalidArgument("no file is named for the quantized model", hint="give --output FILE")
     if budget is not None and how is not How.static:
         raise InvalidArgument("--budget is for --how static", got=how.value)
     require_writable(output)

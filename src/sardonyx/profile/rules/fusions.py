@@ -20,7 +20,9 @@ FUSED = {
     "FuseFlatAttention": "Attention",
     "FuseRotaryEmbedding": "RotaryEmbedding",
 }
-"""Fusions whose expressions exporters write on purpose, and the operators that they make."""
+"""Fusions whose expressions exporters write on purpose, and the operators that they make. An expression that several
+look for, as RMS normalization is a part of layer normalization, is that of the first.
+"""
 DISABLED_KEY = "optimization.disable_specified_optimizers"
 LIMITED = ("disabled", "basic")
 MISSED_SHARE = 0.02
@@ -34,9 +36,11 @@ def missed(facts: Facts) -> Iterator[Finding]:
     left: dict[tuple[str, str], list[str]] = defaultdict(list)
     placed = {p.node: p for p in facts.explanation.placements}
     report = facts.explanation.report
-    for near in (*report.declined, *report.rolled_back):
+    nears = [near for near in (*report.declined, *report.rolled_back) if near.name in FUSED]
+    taken: dict[str, str] = {}
+    for near in sorted(nears, key=lambda near: [*FUSED].index(near.name)):
         name = _name(near.node)
-        if near.name in FUSED and name in placed:
+        if name in placed and taken.setdefault(name, near.name) == near.name:
             left[near.name, near.reason].append(name)
     for (pass_name, reason), nodes in left.items():
         operator = FUSED[pass_name]
