@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from sardonyx.errors import InvalidArgument, SardonyxError
 from sardonyx.quantization.budget.damage import SessionMetric
 from sardonyx.quantization.budget.goal import Budget
-from sardonyx.quantization.budget.latency import Race
+from sardonyx.quantization.budget.latency import Race, Stopwatch
 from sardonyx.quantization.budget.report import Report
 from sardonyx.quantization.budget.search import search
 from sardonyx.quantization.kinds import QuantFormat
@@ -387,3 +387,12 @@ def test_a_model_of_integers_needs_a_metric(tmp_path: Path) -> None:
         <float[4, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}> { z = MatMul(x, w)  y = ArgMax<axis = 1>(z) }"""
     with pytest.raises(InvalidArgument, match="no tensor of floats"):
         quantized(onnx.parser.parse_model(text), [{"x": np.ones((2, 4), "f")}], tmp_path / "q.onnx", 20.0)
+
+
+@pytest.mark.parametrize("reasons", [(), ("Other processes took 1.9 of 2 cores.",)])
+def test_a_busy_machine_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reasons: tuple[str, ...]) -> None:
+    monkeypatch.setattr(Stopwatch, "disturbances", lambda self: reasons)
+    net, budget = convolutions(), Budget(min_sqnr_db=15, must_be_faster=False)
+    report = quantized(net.model(), net.feeds(3), tmp_path / "q.onnx", budget, stopwatch=None)
+    told = [note for note in report.notes if "machine was busy" in note]
+    assert told == ["the machine was busy, so that times and gains mean little: " + r.rstrip(".") for r in reasons]

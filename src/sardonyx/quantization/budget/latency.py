@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sardonyx.bench.machine import Usage, disturbances
 from sardonyx.bench.statistics import LEAST_ROUNDS, paired_ratio
 from sardonyx.quantization.budget.samples import Feeds
 from sardonyx.quantization.running import open_session
@@ -59,7 +60,11 @@ class Stopwatch:
     """Races and profiles models (paths) on one sample."""
 
     def __init__(self, feeds: Feeds) -> None:
-        self._feeds = feeds
+        self._feeds, self._begun = feeds, Usage.now()
+
+    def disturbances(self) -> tuple[str, ...]:
+        """Why the times measured until now mean little."""
+        return disturbances(self._begun, Usage.now(), 1)
 
     def race(self, models: Mapping[str, Any]) -> Race:
         sessions = {name: open_session(model) for name, model in models.items()}

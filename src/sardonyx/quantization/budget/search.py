@@ -456,6 +456,9 @@ class _Search:
         self._report.notes.append(
             f"{self._count} models were built and run in {took:.0f} s; at most {self._goal.max_trials} are"
         )
+        if isinstance(self._watch, Stopwatch) and (reasons := self._watch.disturbances()):
+            told = " ".join(reasons).removesuffix(".")
+            self._report.notes.append(f"the machine was busy, so that times and gains mean little: {told}")
         return self._report
 
 
