@@ -70,3 +70,23 @@ def test_other_kernels() -> None:
     assert names(transposed) == ["transpose"]
     alike = Compiled("y = Neg(x)", "float[100,4] x", "float[A,B] y")
     assert names(alike) == ["fused_loop"]
+
+
+@pytest.mark.parametrize("cpu", [*CHIPS, "neoverse-n1"])
+@pytest.mark.parametrize(("rows", "length"), [(1, 5), (3, 16), (7, 53)])
+def test_pairs_with_many_operations(rows: int, length: int, cpu: str | None) -> None:
+    """Two numbers in each byte, with a scale and a zero point for each row."""
+    body = (
+        "a = Constant<value = uint8[2] {0, 4}>() b = Constant<value = uint8 {15}>() c = Constant<value = int64 {-1}>() "
+        f"d = Constant<value = int64[2] {{{rows}, {2 * length}}}>() u = Unsqueeze(x, c) "
+        'v = BitShift<direction = "RIGHT">(u, a) w = BitwiseAnd(v, b) r = Reshape(w, d) '
+        "q = DequantizeLinear<axis = 0>(r, s, z) y = Where(f, q, s0)"
+    )
+    inputs = f"uint8[{rows},{length}] x, float[{rows}] s, uint8[{rows}] z, bool[{rows},1] f, float s0"
+    made = Compiled(body, inputs, "float[A,B] y", cpu)
+    assert names(made) == ["interleave"]
+    x, z = given("uint8", rows, length), given("uint8", rows) & 15
+    s, f = RNG.uniform(0.5, 2, rows).astype("f"), np.arange(rows)[:, None] % 2 == 0
+    (y,) = made.run([x, s, z, f, np.zeros((), "f")], threads=2, checked=True)
+    codes = np.stack([x & 15, x >> 4], -1).reshape(rows, -1).astype("f")
+    np.testing.assert_array_equal(y, np.where(f, (codes - z[:, None]) * s[:, None], np.float32(0)))

@@ -104,12 +104,12 @@ class TransposeConfig(Record):
         return self.side * self.tiles
 
 
-def axes_of(loop: Loop) -> list[Axis]:
-    """The axes, in output order, of a pointwise loop with few operations; empty for others."""
+def axes_of(loop: Loop, most: int = MAX_OPERATIONS) -> list[Axis]:
+    """The axes, in output order, of a pointwise loop with few operations, at ``most`` so many; empty for others."""
     e, views = loop.expression, (*loop.inputs, *loop.outputs)
     if loop.reduced or any(not isinstance(s, Apply) for s in e.steps):
         return []
-    if sum(operations(s.program) for s in e.steps if isinstance(s, Apply)) > MAX_OPERATIONS:
+    if sum(operations(s.program) for s in e.steps if isinstance(s, Apply)) > most:
         return []
     return list(Nest.of(loop.extents, views).ordered(len(loop.inputs)).axes)
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Apply, Expression, Loop
 from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, NestArgs, apply, nest_loop, traffic
-from sardonyx.providers.cpu.kernels.loops.copy import movable
+from sardonyx.providers.cpu.kernels.loops.copy import axes_of, movable
 from sardonyx.providers.cpu.kernels.math.transpose import deinterleaved, interleaved
 from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
@@ -25,6 +25,8 @@ from sardonyx.records import Record
 
 MAX_PLANES = 15
 """The largest number of planes."""
+MAX_OPERATIONS_OF_PAIRS = 24
+"""Operations for an element of two planes, at most: each has one vector, as in any loop."""
 CHUNK = 1024
 """Elements of a plane that are one work item."""
 PLANAR, INTERLEAVED, PER_PLANE = "planar", "interleaved", "per plane"
@@ -43,7 +45,17 @@ class InterleaveConfig(Record):
 
 
 def supports(group: Loop, analysis: Analysis) -> Refusal | None:
-    return None if _axes(*movable(group, analysis)) else Refusal("no few planes that are interleaved")
+    return None if _axes(*_movable(group, analysis)) else Refusal("no few planes that are interleaved")
+
+
+def _movable(group: Loop, analysis: Analysis) -> tuple[Loop, list[Axis]]:
+    """The loop and its axes; none if it has more operations than pay, which are more for a pair of planes."""
+    loop, axes = movable(group, analysis)
+    if axes:
+        return loop, axes
+    axes = analysis.once("pairs of planes", group, lambda given: axes_of(given, MAX_OPERATIONS_OF_PAIRS))
+    found = _axes(group, list(axes))
+    return group, list(axes) if found is not None and found[0].extent == 2 else []
 
 
 def _axes(loop: Loop, axes: list[Axis]) -> tuple[Axis, Axis, tuple[str, ...]] | None:
@@ -54,7 +66,7 @@ def _axes(loop: Loop, axes: list[Axis]) -> tuple[Axis, Axis, tuple[str, ...]] | 
 
 def steps(group: Loop, analysis: Analysis) -> list[Step]:
     """The step of a loop that interleaves or deinterleaves with few operations."""
-    loop, axes = movable(group, analysis)
+    loop, axes = _movable(group, analysis)
     e, n, views = loop.expression, len(loop.inputs), (*loop.inputs, *loop.outputs)
     found = _axes(loop, axes)
     assert found is not None
