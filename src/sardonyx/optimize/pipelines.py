@@ -235,6 +235,7 @@ INTEGERS = (
     "MultiplyIntegersAdd",
     "ConvolveIntegers",
     "ConvolveIntegersTransposed",
+    "MultiplyUnits",
     "ReportRealProducts",
     "FoldDequantize",
     "FoldQuantizedClip",

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.tensor import Tensor
@@ -125,6 +126,36 @@ class RectifyIntegers(Fusion):
         rectified = op.Max(m.q, op.const(least))
         rectified.type = m.q.type
         return op.DequantizeLinear(rectified, m.s, zero, **real.attrs)
+
+
+@fusion
+class MultiplyUnits(Fusion):
+    """QuantizeLinear(DequantizeLinear(a) * DequantizeLinear(b))  ->  the product of integers, which is exact, times one
+    factor. The zero point is added before rounding, so that ties go as in onnxruntime's QLinearMul.
+    """
+
+    shares = True
+
+    def pattern(self, op: Any, a: Any, s: Any, b: Any, t: Any, u: Any, z: Any) -> Any:
+        left = op.DequantizeLinear(a, s, op.optional("y"))
+        right = op.DequantizeLinear(b, t, op.optional("x"))
+        return op.QuantizeLinear(op.Mul(left, right, name="product"), u, z, name="quantize")
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        for v in (m.a, m.b, m.z):
+            require(v.dtype is not None and v.dtype.is_integer and v.dtype.bits == 8, "the integers are no bytes", v)
+        for v in (m.s, m.t, m.u):
+            require(v.is_scalar_const and v.dtype is dtypes.f32, "there is no constant scale for all elements", v)
+            require(0 < v.item() < np.inf, "a scale is not positive", v)
+        require(len(m.node("product").output.uses) == 1, "the product has other readers", m.node("product").output)
+        require(m.z.is_scalar_const, "the zero point is not a constant", m.z)
+        a, b, y = (np.float32(v.item()) for v in (m.s, m.t, m.u))
+        one, zero = op.const(np.float32(1)), op.const(np.zeros((), m.z.dtype.numpy))
+        left, right = (op.DequantizeLinear(m.values[v], one, m.values.get(z)) for v, z in (("a", "y"), ("b", "x")))
+        for real, v in ((left, m.a), (right, m.b)):
+            real.type = TensorType(dtypes.f32, v.shape)
+        units = op.Mul(op.Mul(left, right), op.const(a * b / y))
+        return op.QuantizeLinear(op.Add(units, op.const(np.float32(m.z.item()))), one, zero)
 
 
 @optimization("QuantizeConcatenated")
