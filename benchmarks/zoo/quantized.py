@@ -66,14 +66,14 @@ def four_bits(base: Path, path: Path, feeds: Feeds, form: str) -> None:
 
 
 def four_bits_by_sardonyx(base: Path, path: Path) -> None:
-    """All constant weights of products as MatMulNBits, in blocks of 32."""
+    """All constant weights of products as MatMulNBits, and tables as GatherBlockQuantized, in blocks of 32."""
     import onnx
 
     from sardonyx.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
     model = onnx.load(base)
     split_gemms(model)
-    quantizer = MatMulNBitsQuantizer(model, bits=4, block_size=32)
+    quantizer = MatMulNBitsQuantizer(model, bits=4, block_size=32, op_types_to_quantize=("MatMul", "Gather"))
     quantizer.process()
     quantizer.model.save_model_to_file(str(path))
 

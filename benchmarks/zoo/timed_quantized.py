@@ -6,9 +6,10 @@
 
 NAME-qdq and NAME-qoperator are static, calibrated on the feeds that are timed, with signed activations, NAME-u8 has
 unsigned ones (qdq). NAME-dynamic is dynamic: transformers, two convolutional nets (ConvInteger) and an LSTM
-(DynamicQuantizeLSTM). Of decoders that take a cache there are NAME-int4, whose weights are MatMulNBits by Sardonyx's
-own quantizer, and NAME-float, as it is; both read one token after those of the float model's feeds. Feeds, and what
-onnxruntime answers without optimizing, lie beside a model. Models that exist are kept. Needs onnxruntime.
+(DynamicQuantizeLSTM). Of decoders that take a cache there are NAME-int4, by Sardonyx's own quantizer (weights as
+MatMulNBits, tables as GatherBlockQuantized), and NAME-float, as it is; both read one token after those of the float
+model's feeds. Feeds, and what onnxruntime answers without optimizing, lie beside a model. Models that exist are kept.
+Needs onnxruntime.
 """
 
 from __future__ import annotations

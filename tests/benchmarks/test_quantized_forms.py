@@ -103,6 +103,7 @@ def test_a_decoder_step_is_made_with_weights_of_four_bits_and_of_reals(tmp_path:
     error = np.linalg.norm(int4_step - float_step) / np.linalg.norm(float_step)
     assert 1e-3 < error < 0.3
     nodes = onnx.load(out / "gpt2-past-int4.onnx").graph.node
+    assert [node.op_type for node in nodes].count("GatherBlockQuantized") == 2, "words and places"
     attributes = [
         {a.name: helper.get_attribute_value(a) for a in node.attribute}
         for node in nodes

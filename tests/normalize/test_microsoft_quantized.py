@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 
-from sardonyx import errors
+from sardonyx import dtypes, errors
+from sardonyx.model.load import load
+from sardonyx.normalize.run import normalize
 from tests.normalize.contrib import (  # noqa: F401
     agree,
     fresh_numbers,
@@ -213,6 +216,24 @@ def test_gather_from_blocks(dtype, gather, quantize, pointed):
     indices = np.array([[0, 4, -1], [2, 100, -100]])
     options = {"block_size": 16, "gather_axis": gather, "quantize_axis": quantize}
     agree("GatherBlockQuantized", table, indices, scales(*sizes), points, const=(0, 2, 3), **options)
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.uint4, ml_dtypes.int4])
+def test_tables_stay_packed(dtype):
+    """Two codes in each byte, as in the file, so that a table takes no more memory than there."""
+    low = 0 if dtype == ml_dtypes.uint4 else -8
+    table = (rng.integers(0, 16, [64, 96]) + low).astype(dtype)
+    node = onnx.helper.make_node("GatherBlockQuantized", ["w", "i", "s"], ["y"], domain="com.microsoft", block_size=32)
+    value, constants = onnx.helper.make_tensor_value_info, {"w": table, "s": scales(64, 3)}
+    graph = onnx.helper.make_graph(
+        [node], "g", [value("i", onnx.TensorProto.INT64, ["n"])], [value("y", onnx.TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )  # fmt: skip
+    opsets = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("com.microsoft", 1)]
+    loaded = load(onnx.helper.make_model(graph, ir_version=10, opset_imports=opsets))
+    normalize(loaded)
+    read = [v.const for node in loaded.graph.nodes for v in node.inputs if v is not None and v.const is not None]
+    assert max(t.size for t in read if t.dtype is not dtypes.f32) == table.size // 2
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])

@@ -175,7 +175,8 @@ def gather_block_quantized(op: Builder, node: Node) -> Any:
     bits = node.attrs.get("bits", 4)
     if data.dtype is None or not data.dtype.is_integer:
         raise refuse(node, f"data of type {data.dtype}")
-    packed = data.dtype is dtypes.u8
+    packed, is_signed = data.dtype is dtypes.u8, data.dtype.kind == "int"
+    pairs = None if along in (across, rank - 1) else bytes_of(data)
     size = op.CastLike(dim(op, data, along), indices)
     inside = op.And(op.Less(indices, size), op.GreaterOrEqual(indices, op.Neg(size)))
     safe = op.Where(inside, indices, op.CastLike(op.const(0), indices))
@@ -186,7 +187,9 @@ def gather_block_quantized(op: Builder, node: Node) -> Any:
     def numbers(x: Value) -> Any:
         return unpack_last(op, x, bits) if packed and bits < 8 else x
 
-    if zeros is None and packed:
+    if pairs is not None:
+        zeros = points_as_bytes(op, zeros, scales, is_signed=is_signed)
+    elif zeros is None and packed:
         zeros = op.Expand(op.const(np.uint8(2 ** (bits - 1))), op.Shape(scales))
     elif zeros is not None and packed:
         zeros = trimmed(op, numbers(zeros), scales)
@@ -195,9 +198,34 @@ def gather_block_quantized(op: Builder, node: Node) -> Any:
     else:
         axis = across if across < along else across - rank
         points = None if zeros is None else gathered(zeros)
-        y = op.DequantizeLinear(numbers(gathered(data)), gathered(scales), points, axis=axis, block_size=block)
+        if pairs is None:
+            rows = numbers(gathered(data))
+        else:
+            rows = unpack_last(op, gathered(op.const(pairs)), 4)
+            rows = op.BitwiseXor(rows, op.const(np.uint8(8))) if is_signed else rows
+        y = op.DequantizeLinear(rows, gathered(scales), points, axis=axis, block_size=block)
     after = list(range(along + 1 - rank, 0))
     return op.Where(op.Unsqueeze(inside, op.const(after)) if after else inside, y, like(op, 0.0, scales))
+
+
+def bytes_of(table: Value) -> Tensor | None:
+    """The bytes that hold a constant's numbers of 4 bits, if its rows are whole bytes: a table stays as small as it is.
+
+    Signed numbers are there in two's complement: unsigned ones that differ by 8, after their highest bit is flipped.
+    """
+    known = table.const
+    if known is None or known.packed is None or known.dtype.bits != 4 or not known.shape or known.shape[-1] % 2:
+        return None
+    return known.packed.seen_as(dtypes.u8, (*known.shape[:-1], known.shape[-1] // 2))
+
+
+def points_as_bytes(op: Builder, zeros: Value | None, scales: Value, *, is_signed: bool) -> Any:
+    """Zero points as bytes; those of signed numbers are moved by 8, as the numbers are."""
+    if not is_signed:
+        return None if zeros is None else op.Cast(zeros, to=dtypes.u8.onnx)
+    eight = op.const(np.int32(8))
+    moved = op.Expand(eight, op.Shape(scales)) if zeros is None else op.Add(op.Cast(zeros, to=dtypes.i32.onnx), eight)
+    return op.Cast(moved, to=dtypes.u8.onnx)
 
 
 def unpack_last(op: Builder, x: Value, bits: int) -> Any:
