@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -297,3 +298,31 @@ def test_a_page_prints(browser: Browser, digits: Path) -> None:
     assert printed.startswith(b"%PDF") and len(printed) > 20_000
     browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     assert not browser.find("nav").is_displayed() and browser.find("#section-layers").is_displayed()
+
+
+def test_on_paper_the_graph_is_light_and_plots_fit(browser: Browser, digits: Path) -> None:
+    browser.open(digits, scheme="dark")
+    darkness = """
+        const canvas = document.getElementById("graph");
+        const all = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+        const pixels = Array.from({ length: all.length / 4 }, (_, i) => all.slice(4 * i, 4 * i + 4));
+        return pixels.filter((pixel) => pixel[3] === 255 && pixel[0] + pixel[1] + pixel[2] < 200).length;
+    """
+    before = browser.script(darkness)
+    printed = browser.script(f"dispatchEvent(new Event('beforeprint')); {darkness}")
+    browser.script("dispatchEvent(new Event('afterprint'))")
+    assert printed < before / 4
+    assert browser.script("return [...document.querySelectorAll('svg')].every((plot) => plot.hasAttribute('viewBox'))")
+
+
+def test_the_top_of_a_slanted_graph_is_shown(browser: Browser, tmp_path: Path) -> None:
+    """Its first boxes are far from the middle of all."""
+    nodes = [GraphNode(f"n{i}", "Relu", family_of("Relu"), kernel="k") for i in range(40)]
+    chain = drawn("Kernels", "A chain.", nodes, [(i, i + 1, "f32") for i in range(39)])
+    slanted = replace(chain, x=tuple(-60.0 * i for i in range(40)))
+    data = ReportData("s.onnx", "now", (), (), (slanted,), (), 0.002, Machine(1e12, 1e10, 2), ())
+    path = tmp_path / "slanted.html"
+    path.write_text(page(data), encoding="utf-8")
+    browser.open(path)
+    scale, left = float(browser.canvas("scale")), float(browser.canvas("x"))
+    assert 0 <= left + scale * slanted.x[0] <= browser.script("return document.getElementById('graph').clientWidth")

@@ -39,6 +39,7 @@ class Explorer {
     this.found = [];
     keepDrawn(this.stage, () => { if (!this.isFitted) this.fit(false); else this.draw(); }, true);
     this.show(graphs.length - 1);
+    addEventListener("beforeprint", () => this.paint()); // in the colours of paper; no frame comes before the print
   }
 
   get graph() { return this.graphs[this.current]; }
@@ -100,10 +101,14 @@ class Explorer {
     this.pending = true;
     requestAnimationFrame(() => {
       this.pending = false;
-      paintGraph(this.canvas, this.view, this.graph, this.state);
-      const { scale, x, y } = this.view;
-      Object.assign(this.canvas.dataset, { scale, x, y, selected: this.state.selected ?? "" });
+      this.paint();
     });
+  }
+
+  paint() {
+    paintGraph(this.canvas, this.view, this.graph, this.state);
+    const { scale, x, y } = this.view;
+    Object.assign(this.canvas.dataset, { scale, x, y, selected: this.state.selected ?? "" });
   }
 
   find() {

@@ -45,5 +45,5 @@ function drawIntervals(holder, group, hue, width) {
     ];
   });
   const height = 18 + group.length * line + 6;
-  holder.replaceChildren(shape("svg", { width, height, role: "img", "aria-label": "Medians and intervals; the table below has the numbers" }, rows));
+  holder.replaceChildren(plot(width, height, "Medians and intervals; the table below has the numbers", rows));
 }

@@ -45,7 +45,7 @@ function drawArena(holder, map, width) {
     shape("line", { class: "axis", x1: edge.left, x2: width - edge.right, y1: y(share * most), y2: y(share * most) }),
     shape("text", { x: edge.left - 6, y: y(share * most) + 4, "text-anchor": "end" }, bytes(Math.round(share * most))),
   ]);
-  holder.replaceChildren(shape("svg", { width, height, role: "img", "aria-label": "Blocks of the arena over the steps of a run; the largest are listed below" },
+  holder.replaceChildren(plot(width, height, "Blocks of the arena over the steps of a run; the largest are listed below",
     marks, blocks, shape("polyline", { points: line, fill: "none", stroke: "var(--text)", "stroke-width": 1.5, "pointer-events": "none" }),
     shape("text", { x: edge.left, y: height - 12 }, "step 0"),
     shape("text", { x: width - edge.right, y: height - 12, "text-anchor": "end" }, `step ${count - 1}`)));

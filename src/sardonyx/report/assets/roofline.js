@@ -48,7 +48,7 @@ function rooflineFigure(data, explorer) {
         onclick: () => layer.node !== null && explorer && explorer.open(layer.node),
       });
     });
-    holder.replaceChildren(shape("svg", { width, height, role: "img", "aria-label": "Roofline plot; the list above has the same layers" },
+    holder.replaceChildren(plot(width, height, "Roofline plot; the list above has the same layers",
       marks, shape("polyline", { points: line, fill: "none", stroke: "var(--text)", "stroke-width": 2 }), circles,
       shape("text", { x: (edge.left + width - edge.right) / 2, y: height - 8, "text-anchor": "middle" }, "operations per byte")));
   }

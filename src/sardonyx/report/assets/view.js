@@ -54,9 +54,11 @@ class View {
 
   // Moves sideways so that most of these places are shown.
   centerAcross(places) {
-    if (!places.length || this.scale * (Math.max(...places) - Math.min(...places)) < this.width - 200) return;
+    if (!places.length) return;
     const sorted = [...places].sort((a, b) => a - b);
-    this.x = this.width / 2 - sorted[Math.floor(sorted.length / 2)] * this.scale;
+    const [first, last] = [sorted[0], sorted[sorted.length - 1]];
+    const doFit = this.scale * (last - first) < this.width - 200;
+    this.x = this.width / 2 - (doFit ? (first + last) / 2 : sorted[Math.floor(sorted.length / 2)]) * this.scale;
     this.changed();
   }
 
