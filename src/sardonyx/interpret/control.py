@@ -104,7 +104,7 @@ def make_sequence_map(node: Node, bodies: Bodies) -> Kernel:
 
 
 def _skip_identities(value: Value) -> Value:
-    while value.producer is not None and value.producer.op_type == "Identity":
+    while value.producer is not None and value.producer.onnx_op == "Identity":
         source = value.producer.inputs[0]
         assert source is not None
         value = source

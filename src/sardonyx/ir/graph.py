@@ -143,6 +143,11 @@ class Node:
         return out
 
     @property
+    def onnx_op(self) -> str:
+        """The operator's name if it is one of ai.onnx, else empty: other domains have operators of the same names."""
+        return "" if self.domain else self.op_type
+
+    @property
     def label(self) -> str:
         """How messages name the node: ``MatMul node 'scores'``, or ``MatMul node -> 'y'`` if it has no name."""
         kind = f"{self.domain}.{self.op_type}" if self.domain else self.op_type

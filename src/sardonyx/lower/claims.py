@@ -41,7 +41,7 @@ def refusal(node: Node, facts: GraphFacts | None = None) -> str | None:
         for value in node.outputs:
             if not value.is_dead:
                 low.dtype(value)
-                if node.op_type not in COUNTED and _new(facts, value) - known:
+                if node.onnx_op not in COUNTED and _new(facts, value) - known:
                     raise DataDependent(f"the shape of {value.name!r} depends on the data")
         low.emit([node])
         if any(node.subgraphs()) and (unknown := _unknown(low) - known):

@@ -62,7 +62,7 @@ def squeezed_axis(node: Node, content: Content) -> tuple[Value, int] | None:
     if node.domain or len(node.outputs) != 1 or not isinstance(then, Graph) or not isinstance(other, Graph):
         return None
     squeeze, x = then.outputs[0].producer, _skip_identities(other.outputs[0], other)
-    if squeeze is None or squeeze.op_type != "Squeeze" or squeeze.graph is not then or squeeze.inputs[0] is not x:
+    if squeeze is None or squeeze.onnx_op != "Squeeze" or squeeze.graph is not then or squeeze.inputs[0] is not x:
         return None
     axes = squeeze.input(1)
     if axes is None or not axes.is_scalar_const or x.shape is None or len(then) != 1:
@@ -75,7 +75,7 @@ def squeezed_axis(node: Node, content: Content) -> tuple[Value, int] | None:
 
 def _skip_identities(value: Value, graph: Graph) -> Value:
     """The value that a value of a graph is a copy of."""
-    while value.producer is not None and value.producer.op_type == "Identity" and value.producer.graph is graph:
+    while value.producer is not None and value.producer.onnx_op == "Identity" and value.producer.graph is graph:
         assert value.producer.inputs[0] is not None
         value = value.producer.inputs[0]
     return value
@@ -84,7 +84,7 @@ def _skip_identities(value: Value, graph: Graph) -> Value:
 def _is_one(condition: Value | None, size: dims.Known | None, content: Content) -> bool:
     """Whether a condition says that a size is 1."""
     equal = None if condition is None else condition.producer
-    if equal is None or equal.op_type != "Equal" or size is None:
+    if equal is None or equal.onnx_op != "Equal" or size is None:
         return False
     found = [content(v) if v is not None else None for v in equal.inputs]
     sides = [c.flat[0] for c in found if c is not None and c.size == 1]

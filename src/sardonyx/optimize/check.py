@@ -153,7 +153,7 @@ def _is_consistent(graph: Graph) -> bool:
     """Whether the recorded values of a graph belong to one execution: no enclosing body runs more than once."""
     around = graph.parent.graph if graph.parent is not None else None
     while around is not None and around.parent is not None:
-        if around.parent.op_type != "If":
+        if around.parent.onnx_op != "If":
             return False
         around = around.parent.graph
     return True
@@ -198,7 +198,7 @@ def is_rounded(value: Value) -> bool:
         if node.op_type.startswith("QLinear") or node.op_type.endswith("QuantizeLinear"):
             return True
         if first is None or first.dtype != value.dtype:
-            return node.op_type == "Cast" and first is not None and first.dtype is not None and first.dtype.is_float
+            return node.onnx_op == "Cast" and first is not None and first.dtype is not None and first.dtype.is_float
         node = first.producer
     return False
 

@@ -168,10 +168,10 @@ def _compared(value: Value) -> int | None:
     """The constant that a value is compared with, so that the branch of that case runs."""
     for node in value.consumers:
         other = next((v for v in node.inputs if v is not value), None)
-        if node.op_type != "Equal" or other is None:
+        if node.onnx_op != "Equal" or other is None:
             continue
         maker = other.producer
-        if maker is not None and maker.op_type != "Constant":
+        if maker is not None and maker.onnx_op != "Constant":
             continue
         stated: dict[str, object] = {"value": other.const} if maker is None else maker.attrs
         tensor, number = stated.get("value"), stated.get("value_int")
@@ -192,7 +192,7 @@ def _limit(value: Value) -> int | None:
             limit = _axis_length(node, i)
             if limit is not None:
                 limits.append(limit)
-            elif node.op_type in FOLLOWED and i == 0:
+            elif node.onnx_op in FOLLOWED and i == 0:
                 fresh = [out for out in node.outputs if out not in seen]
                 seen.update(fresh)
                 todo += fresh
@@ -201,7 +201,7 @@ def _limit(value: Value) -> int | None:
 
 def _axis_length(node: Node, i: int) -> int | None:
     """The number of valid indices at input ``i`` of a node."""
-    if node.op_type not in ("Gather", "GatherElements") or i != 1:
+    if node.onnx_op not in ("Gather", "GatherElements") or i != 1:
         return None
     table, axis = node.inputs[0], node.attrs.get("axis", 0)
     shape = table.shape if table is not None else None

@@ -52,7 +52,7 @@ def _is_foldable(node: Node) -> bool:
     return (
         meaning is not None
         and meaning.pure
-        and node.op_type not in NOT_FOLDED
+        and node.onnx_op not in NOT_FOLDED
         and not any(True for _ in node.subgraphs())
     )
 
@@ -66,7 +66,7 @@ def _too_much(node: Node) -> str | None:
         return f"an input has more than {HEAVY_ELEMENTS} elements"
     infer_node(node)
     for out in node.outputs:
-        if out.is_dead or node.op_type in BOUNDED:
+        if out.is_dead or node.onnx_op in BOUNDED:
             continue
         nbytes = _nbytes(out)
         if nbytes is None:

@@ -39,7 +39,7 @@ class _Folder:
     def change(self, graph: Graph, node: Node) -> None:
         if node.domain:
             return
-        if node.op_type == "Shape" and node.inputs[0] is not None:
+        if node.onnx_op == "Shape" and node.inputs[0] is not None:
             self.facts.provide_sizes(node.inputs[0])
         if any(out in self.facts.contents for out in node.outputs) and self._content(graph, node):
             return
@@ -92,10 +92,10 @@ class _Folder:
         place = self._place(content)
         if place is not None:
             x, start = place
-            if node.op_type == "Shape" and node.inputs[0] is x:
+            if node.onnx_op == "Shape" and node.inputs[0] is x:
                 return False
             new = self._part(op, x, start, len(content))
-        elif node.op_type == "Concat":
+        elif node.onnx_op == "Concat":
             pieces = self._pieces(node, content)
             if len(pieces) >= len(node.inputs):
                 return False

@@ -60,17 +60,17 @@ def _guard(value: Value, outcome: bool, content: Content) -> Guard | None:
     source = None if node is None else node.input(0)
     if node is None or node.domain or source is None:
         return None
-    if node.op_type in ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape"):
+    if node.onnx_op in ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape"):
         return _guard(source, outcome, content)
-    if node.op_type == "Not":
+    if node.onnx_op == "Not":
         return _guard(source, not outcome, content)
-    if node.op_type not in _LEAST or node.inputs[1] is None:
+    if node.onnx_op not in _LEAST or node.inputs[1] is None:
         return None
     a, b = (_element(content(v)) for v in node.inputs if v is not None)
     more = dims.sub(a, b)
     if a is None or b is None or more is None:
         return None
-    if node.op_type == "Equal":
+    if node.onnx_op == "Equal":
         square = dims.mul(more, more)
         return Guard(a, (b,)) if outcome else None if square is None else Guard(square, least=1)
     sign, least = _LEAST[node.op_type]

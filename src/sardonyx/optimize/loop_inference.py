@@ -49,7 +49,7 @@ class LoopSignature(Record):
         body = node.attrs.get("body")
         if not isinstance(body, Graph):
             return None
-        if node.op_type == "Loop":
+        if node.onnx_op == "Loop":
             count = max(len(node.inputs) - CARRIED, 0)
             if len(body.inputs) != count + CARRIED or len(body.outputs) != len(node.outputs) + 1:
                 return None
@@ -108,7 +108,7 @@ def learn(facts: Facts, node: Node, change: Change | None) -> list[ValueType | N
 
 
 def _trips(facts: Facts, node: Node, signature: LoopSignature, axes: list[int]) -> Known | None:
-    if node.op_type == "Loop":
+    if node.onnx_op == "Loop":
         return loop_trips(node, facts.content)
     lengths = [v.shape[axis] for v, axis in zip(signature.sources, axes, strict=True) if v.shape is not None]
     return dims.known(lengths[0]) if lengths else None
@@ -121,7 +121,7 @@ def _fixed(node: Node, signature: LoopSignature, axes: list[int]) -> dict[Value,
         if isinstance(source.type, TensorType) and source.type.shape is not None:
             shape = source.type.shape
             known[row] = TensorType(source.type.dtype, (*shape[:axis], *shape[axis + 1 :]))
-    if node.op_type == "Loop":
+    if node.onnx_op == "Loop":
         for v in signature.body.inputs[:CARRIED]:
             if isinstance(v.type, TensorType):
                 known[v] = TensorType(v.type.dtype, ())

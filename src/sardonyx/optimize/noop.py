@@ -37,7 +37,7 @@ def remove_no_ops(graph: Graph, log: Log) -> None:
         if same is None:
             continue
         out = node.outputs[0]
-        if out.is_output and (node.op_type in COMPUTED or (graph.parent is not None and same.producer is None)):
+        if out.is_output and (node.onnx_op in COMPUTED or (graph.parent is not None and same.producer is None)):
             continue
         log.replace(graph, [node], [out], [same], [], f"removed: it gives back {same.name!r}")
 

@@ -140,7 +140,7 @@ class Facts:
         bodies = [graph for _, graph in node.subgraphs()]
         for body in bodies:
             self.walk_body(body, {}, change)
-        if node.op_type == "If" and len(bodies) == 2:
+        if node.onnx_op == "If" and len(bodies) == 2:
             return self._branches(node, bodies)
         return [None] * len(node.outputs) if bodies else None
 

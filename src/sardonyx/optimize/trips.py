@@ -68,11 +68,11 @@ class _Numbers:
         node = value.producer
         if node is None or node.domain:
             return None
-        if node.op_type in ("Add", "Sub"):
+        if node.onnx_op in ("Add", "Sub"):
             one, two = (None if v is None else self.of(v, depth) for v in node.inputs)
-            return dims.add(one, two) if node.op_type == "Add" else dims.sub(one, two)
+            return dims.add(one, two) if node.onnx_op == "Add" else dims.sub(one, two)
         exact = value.dtype is not None and value.dtype.name in ("i32", "i64", "f32", "f64")
-        passes = node.op_type in ("Identity", "Squeeze", "Unsqueeze", "Reshape") or (node.op_type == "Cast" and exact)
+        passes = node.onnx_op in ("Identity", "Squeeze", "Unsqueeze", "Reshape") or (node.onnx_op == "Cast" and exact)
         return self.of(node.inputs[0], depth) if passes and node.inputs[0] is not None else None
 
     def _counter(self, value: Value) -> Known | None:
@@ -81,7 +81,7 @@ class _Numbers:
         start, after = self._node.input(at), _source(self._body.outputs[at - 1])
         first = None if start is None else self._content(start)
         step = after.producer
-        if first is None or first.size != 1 or step is None or step.op_type != "Add":
+        if first is None or first.size != 1 or step is None or step.onnx_op != "Add":
             return None
         other = [v for v in step.inputs if v is not value]
         number = self._content(other[0]) if len(other) == 1 and other[0] is not None else None
@@ -109,14 +109,14 @@ class _Numbers:
         node = value.producer
         if node is None or node.domain or len(node.inputs) != 2:
             return False
-        if node.op_type == "And":
+        if node.onnx_op == "And":
             return all(v is not None and self._is_true_at(v, room, depth) for v in node.inputs)
         gap = self._gap(node)
         return gap is not None and (dims.at_least(gap, 0) or dims.at_least(dims.sub(gap, room), 0))
 
     def _gap(self, node: Node) -> Known | None:
         """An expression that is non-negative if and only if the comparison holds."""
-        if node.op_type not in ("Less", "LessOrEqual", "Greater", "GreaterOrEqual"):
+        if node.onnx_op not in ("Less", "LessOrEqual", "Greater", "GreaterOrEqual"):
             return None
         one, two = (None if v is None else self.of(v) for v in node.inputs)
         gap = dims.sub(two, one) if node.op_type.startswith("Less") else dims.sub(one, two)
@@ -135,6 +135,6 @@ class _Numbers:
 
 def _source(value: Value) -> Value:
     """The value that a value is a copy of."""
-    while value.producer is not None and value.producer.op_type == "Identity" and value.producer.inputs[0] is not None:
+    while value.producer is not None and value.producer.onnx_op == "Identity" and value.producer.inputs[0] is not None:
         value = value.producer.inputs[0]
     return value

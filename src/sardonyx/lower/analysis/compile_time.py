@@ -24,5 +24,5 @@ def compile_time_operands(nodes: Sequence[Node], inputs: Iterable[Value]) -> lis
     for node in reversed(nodes):
         if any(out in wanted for out in node.outputs):
             wanted.update(v for v in node.inputs if v is not None)
-        wanted.update(v for i in COMPILE_TIME_OPERANDS.get(node.op_type, ()) if (v := node.input(i)) is not None)
+        wanted.update(v for i in COMPILE_TIME_OPERANDS.get(node.onnx_op, ()) if (v := node.input(i)) is not None)
     return [v for v in inputs if v in wanted]

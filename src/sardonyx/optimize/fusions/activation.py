@@ -158,7 +158,7 @@ class FuseLeakyRelu(Fusion):
     def rewrite(self, op: Builder, m: Match) -> Any:
         require_float(m.x)
         alpha = number(m.alpha, "alpha")
-        require(0 <= alpha <= 1 or root(m).op_type == "Where", "alpha is not between 0 and 1", m.alpha)
+        require(0 <= alpha <= 1 or root(m).onnx_op == "Where", "alpha is not between 0 and 1", m.alpha)
         require_shape_of(m, m.x)
         return op.LeakyRelu(m.x, alpha=alpha)
 

@@ -72,7 +72,7 @@ def factor(c: Vector, op_type: str) -> Affine:
 
 def term(c: Vector, node: Node, y: Value) -> Affine:
     """y + c, y - c, c - y."""
-    if node.op_type != "Sub":
+    if node.onnx_op != "Sub":
         return Affine(shift=c)
     return Affine(shift=lambda: -c()) if node.inputs[0] is y else Affine(lambda: np.array([-1], np.float32), c)
 

@@ -72,8 +72,8 @@ class FuseClips(Clamp):
         return op.call("", kinds, inner, op.optional("c"), op.optional("d"), name="outer")
 
     def rewrite(self, op: Builder, m: Match) -> Any:
-        a, b = (0, math.inf) if m.node("inner").op_type == "Relu" else _bounds(m.a, m.b)
-        c, d = (0, math.inf) if m.node("outer").op_type == "Relu" else _bounds(m.c, m.d)
+        a, b = (0, math.inf) if m.node("inner").onnx_op == "Relu" else _bounds(m.a, m.b)
+        c, d = (0, math.inf) if m.node("outer").onnx_op == "Relu" else _bounds(m.c, m.d)
         return self.bounded(op, m.x, min(max(a, c), d), min(max(b, c), d))
 
 

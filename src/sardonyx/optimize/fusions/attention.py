@@ -69,15 +69,15 @@ def _keys(op: Builder, kt: Value, depth: int = 8) -> Value:
     """The value that ``kt`` transposes in its last two axes. A scale on it is kept for FoldAttentionScale."""
     require(kt.rank == 4, "the keys are not known to have 4 axes", kt)
     node = kt.producer
-    if node is not None and node.op_type in ("Mul", "Div") and depth:
+    if node is not None and node.onnx_op in ("Mul", "Div") and depth:
         x, s = node.inputs[0], node.inputs[1]
-        if node.op_type == "Mul" and x is not None and x.is_scalar_const:
+        if node.onnx_op == "Mul" and x is not None and x.is_scalar_const:
             x, s = s, x
         if x is not None and s is not None and s.is_scalar_const and x.rank == 4:
             return typed(op.call("", node.op_type, _keys(op, x, depth - 1), s))
-    if node is not None and node.op_type == "Reshape" and (whole := _swapped_flat(kt)) is not None:
+    if node is not None and node.onnx_op == "Reshape" and (whole := _swapped_flat(kt)) is not None:
         return whole
-    if node is None or node.op_type != "Transpose" or node.inputs[0] is None:
+    if node is None or node.onnx_op != "Transpose" or node.inputs[0] is None:
         return typed(op.Transpose(kt, perm=SWAP))
     perm = [node.attrs["perm"][i] for i in SWAP]
     return node.inputs[0] if perm == [0, 1, 2, 3] else typed(op.Transpose(node.inputs[0], perm=perm))
@@ -99,7 +99,7 @@ def _swapped_flat(kt: Value) -> Value | None:
 
 def _source(x: Value | None, op_type: str) -> Value | None:
     """The input of the node of this type that computes ``x``."""
-    return x.producer.inputs[0] if x is not None and x.producer is not None and x.producer.op_type == op_type else None
+    return x.producer.inputs[0] if x is not None and x.producer is not None and x.producer.onnx_op == op_type else None
 
 
 def _scores(q: Value, k: Value, v: Value) -> tuple[Dim, ...]:

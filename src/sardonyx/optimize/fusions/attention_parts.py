@@ -139,7 +139,7 @@ def _fold_past(graph: Graph, node: Node, log: Log) -> None:
     key, value = node.inputs[1], node.inputs[2]
     assert key is not None and value is not None
     joins = [x.producer for x in (key, value)]
-    if any(j is None or j.op_type != "Concat" for j in joins):
+    if any(j is None or j.onnx_op != "Concat" for j in joins):
         return
     concats = [j for j in joins if j is not None]
     for join, x in zip(concats, (key, value), strict=True):

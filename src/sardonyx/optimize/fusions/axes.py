@@ -64,7 +64,7 @@ def inverse(perm: Perm) -> Perm:
 
 def is_data(node: Node, i: int) -> bool:
     """Whether input ``i`` has the axes of the result."""
-    return i == 0 or node.op_type in BROADCASTING or node.op_type == "Concat"
+    return i == 0 or node.onnx_op in BROADCASTING or node.onnx_op == "Concat"
 
 
 def member_rank(node: Node) -> int | None:
@@ -76,9 +76,9 @@ def member_rank(node: Node) -> int | None:
         return None
     if any(v is not None and is_data(node, i) and not _fits(node, v, rank) for i, v in enumerate(node.inputs)):
         return None
-    if node.op_type in BY_AXIS:
+    if node.onnx_op in BY_AXIS:
         return rank if _axis_can_move(node) else None
-    if node.op_type in AXES_INPUT:
+    if node.onnx_op in AXES_INPUT:
         return rank if _axes_can_move(node) else None
     return rank
 
@@ -86,39 +86,39 @@ def member_rank(node: Node) -> int | None:
 def _fits(node: Node, v: Value, rank: int) -> bool:
     if v.rank == rank:
         return True
-    return node.op_type in BROADCASTING and v.rank is not None and (v.rank == 0 or (v.is_const and v.rank < rank))
+    return node.onnx_op in BROADCASTING and v.rank is not None and (v.rank == 0 or (v.is_const and v.rank < rank))
 
 
 def _axis_can_move(node: Node) -> bool:
-    if node.op_type in ("ArgMax", "ArgMin"):
+    if node.onnx_op in ("ArgMax", "ArgMin"):
         return bool(attribute(node, "keepdims"))
-    return not (node.op_type in ("QuantizeLinear", "DequantizeLinear") and attribute(node, "block_size"))
+    return not (node.onnx_op in ("QuantizeLinear", "DequantizeLinear") and attribute(node, "block_size"))
 
 
 def _axes_can_move(node: Node) -> bool:
-    if node.op_type in REDUCTIONS and not attribute(node, "keepdims"):
+    if node.onnx_op in REDUCTIONS and not attribute(node, "keepdims"):
         return False
     axes = node.input(AXES_INPUT[node.op_type])
     if axes is not None:
         return axes.is_const
-    if node.op_type == "Pad":
+    if node.onnx_op == "Pad":
         pads = node.input(1)
         return pads is not None and pads.is_const
-    return node.op_type in REDUCTIONS
+    return node.onnx_op in REDUCTIONS
 
 
 def permuted_inputs(node: Node, order: Perm) -> tuple[list[Any], dict[str, Any]]:
     """A node's inputs and attributes for another order of axes; inputs with the axes of the result are unchanged."""
     inputs: list[Any] = list(node.inputs)
     attrs, at = dict(node.attrs), inverse(order)
-    if node.op_type in BY_AXIS:
+    if node.onnx_op in BY_AXIS:
         attrs["axis"] = at[int(attribute(node, "axis")) % len(order)]
-    elif node.op_type in AXES_INPUT:
+    elif node.onnx_op in AXES_INPUT:
         i = AXES_INPUT[node.op_type]
         axes = node.input(i)
         if axes is not None:
             inputs[i] = np.array([at[a % len(order)] for a in axes.numpy().tolist()], axes.numpy().dtype)
-        elif node.op_type == "Pad":
+        elif node.onnx_op == "Pad":
             inputs[1] = inputs[1].numpy().reshape(2, -1)[:, order].reshape(-1)
     return inputs, attrs
 

@@ -46,7 +46,7 @@ class FoldIntoConv(Fusion):
         conv, weight = m.node("conv"), weights(m.w)
         bias = None if m.b is None else constant(m.b, "the bias")
         groups = int(attribute(conv, "group"))
-        channels = weight.shape[0] if conv.op_type == "Conv" else weight.shape[1] * groups
+        channels = weight.shape[0] if conv.onnx_op == "Conv" else weight.shape[1] * groups
         affine = self.affine(m, conv.output, channels, len(weight.shape))
         w = m.w if affine.scale is None else op.const(_scaled_outputs(conv, weight, groups, affine))
         return op.call("", conv.op_type, m.x, w, _new_bias(weight, bias, channels, affine), **conv.attrs)
@@ -153,7 +153,7 @@ def _scaled_outputs(conv: Node, weight: Tensor, groups: int, affine: Affine) -> 
 
     def compute() -> Array:
         along: Array = scale().reshape(-1, 1, *space)
-        if conv.op_type == "ConvTranspose":
+        if conv.onnx_op == "ConvTranspose":
             by_group = np.broadcast_to(scale(), (groups * shape[1],)).reshape(groups, shape[1])
             along = np.repeat(by_group, shape[0] // groups, axis=0).reshape(*shape[:2], *space)
         return np.multiply(wide(weight), along)

@@ -72,7 +72,7 @@ class FuseFlatAttention(Fusion):
 
 
 def _source(x: Value | None, op_type: str) -> Value | None:
-    return x.producer.inputs[0] if x is not None and x.producer is not None and x.producer.op_type == op_type else None
+    return x.producer.inputs[0] if x is not None and x.producer is not None and x.producer.onnx_op == op_type else None
 
 
 def _open(op: Builder, x: Value, heads: tuple[Dim, Dim], *, swap: bool = False) -> Value:

@@ -118,7 +118,7 @@ class FoldIntoGemm(Fusion):
     def rewrite(self, op: Builder, m: Match) -> Any:
         gemm, weight = m.node("gemm"), constant(m.b, "the weight")
         require(m.a.rank == 2 and len(weight.shape) == 2, "the factors are not matrices", m.a)
-        axis = 0 if gemm.op_type == "Gemm" and attribute(gemm, "transB") else 1
+        axis = 0 if gemm.onnx_op == "Gemm" and attribute(gemm, "transB") else 1
         cols = weight.shape[axis]
         affine = self.affine(m, cols)
         c = None

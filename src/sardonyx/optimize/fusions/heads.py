@@ -26,7 +26,7 @@ def fold_heads(graph: Graph, log: Log) -> None:
         for _, sub in node.subgraphs():
             fold_heads(sub, log)
         if (
-            node.op_type == "Attention"
+            node.onnx_op == "Attention"
             and node.domain == ""
             and node.inputs[0] is not None
             and node.inputs[0].rank == 4
@@ -70,7 +70,7 @@ def _merge(node: Node) -> Node:
     x = node.outputs[0]
     for op_type in ("Transpose", "Reshape"):
         readers = x.consumers
-        require(not x.is_output and len(readers) == 1 and readers[0].op_type == op_type, "heads are not merged", x)
+        require(not x.is_output and len(readers) == 1 and readers[0].onnx_op == op_type, "heads are not merged", x)
         require(readers[0].graph is node.graph, "heads are merged in another graph", x)
         x = readers[0].outputs[0]
         if op_type == "Transpose":
@@ -93,11 +93,11 @@ def _joined(op: Builder, x: Value) -> tuple[Value, int]:
         rotated = op.RotaryEmbedding(source, *node.inputs[1:], **{**node.attrs, "num_heads": heads})
         rotated.type = source.type
         return rotated, heads
-    transposed = node is not None and node.op_type == "Transpose" and node.attrs.get("perm") == SPLIT
+    transposed = node is not None and node.onnx_op == "Transpose" and node.attrs.get("perm") == SPLIT
     require(transposed, "heads are not split by Reshape and Transpose", x)
     assert node is not None and node.inputs[0] is not None
     split = node.inputs[0].producer
-    require(split is not None and split.op_type == "Reshape", "heads are not split by Reshape and Transpose", x)
+    require(split is not None and split.onnx_op == "Reshape", "heads are not split by Reshape and Transpose", x)
     assert split is not None
     return _unsplit(op, split)
 

@@ -41,7 +41,7 @@ def _invariants(graph: Graph, node: Node) -> set[int]:
 
 def _source(v: Value) -> Value:
     """The value that a chain of Identity nodes passes on."""
-    while v.producer is not None and v.producer.op_type == "Identity" and v.producer.inputs[0] is not None:
+    while v.producer is not None and v.producer.onnx_op == "Identity" and v.producer.inputs[0] is not None:
         v = v.producer.inputs[0]
     return v
 
@@ -124,8 +124,8 @@ def _hoist(graph: Graph, node: Node, log: Log) -> None:
 
 def _cannot_fail(node: Node) -> bool:
     rest = node.inputs[1:]
-    return node.op_type in CANNOT_FAIL or (
-        node.op_type in CANNOT_FAIL_WITH_CONSTANTS and all(v is None or v.is_const for v in rest)
+    return node.onnx_op in CANNOT_FAIL or (
+        node.onnx_op in CANNOT_FAIL_WITH_CONSTANTS and all(v is None or v.is_const for v in rest)
     )
 
 
@@ -146,8 +146,8 @@ def hoist_products(graph: Graph, log: Log) -> None:
 
 def _row(node: Node, own: set[Value]) -> Node | None:
     """The Gather of a row, from a value outside the body, that a node multiplies by a constant."""
-    is_matmul = node.op_type == "MatMul" or (
-        node.op_type == "Gemm"
+    is_matmul = node.onnx_op == "MatMul" or (
+        node.onnx_op == "Gemm"
         and not any(int(attribute(node, name)) for name in ("transA", "transB"))
         and all(float(attribute(node, name)) == 1.0 for name in ("alpha", "beta"))
     )

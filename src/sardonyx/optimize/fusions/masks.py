@@ -90,8 +90,8 @@ def keeps_first_key(condition: Value | None) -> bool:
     """Whether this is a constant mask, or the left part of some of its rows, whose rows all keep the first key."""
     assert condition is not None
     node = condition.producer
-    while node is not None and node.op_type in ("Slice", "Cast"):
-        if node.op_type == "Slice" and not _keeps_left(node):
+    while node is not None and node.onnx_op in ("Slice", "Cast"):
+        if node.onnx_op == "Slice" and not _keeps_left(node):
             return False
         source = node.inputs[0]
         assert source is not None

@@ -119,7 +119,7 @@ def _concat_of_concat(op: Builder, node: Node) -> Found | None:
 def _concat_of_split(op: Builder, node: Node) -> Found | None:
     first = node.inputs[0]
     split = first.producer if first is not None else None
-    if split is None or split.op_type != "Split" or list(node.inputs) != list(split.outputs):
+    if split is None or split.onnx_op != "Split" or list(node.inputs) != list(split.outputs):
         return None
     x = split.inputs[0]
     if x is None or _axis(split) is None or _axis(split) != _axis(node):
@@ -130,7 +130,7 @@ def _concat_of_split(op: Builder, node: Node) -> Found | None:
 def _split_of_concat(op: Builder, node: Node) -> Found | None:
     x = node.inputs[0]
     concat = x.producer if x is not None else None
-    if concat is None or concat.op_type != "Concat" or len(concat.inputs) != len(node.outputs):
+    if concat is None or concat.onnx_op != "Concat" or len(concat.inputs) != len(node.outputs):
         return None
     axis = _axis(node)
     if axis is None or axis != _axis(concat):

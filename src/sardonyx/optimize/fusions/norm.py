@@ -197,7 +197,7 @@ class FuseNormScale(Fusion):
     def rewrite(self, op: Builder, m: Match) -> Any:
         norm, zero = m.node("norm"), _given(m, "zero")
         require(is_ones(m.one), "the normalization has a scale already", m.one)
-        if norm.op_type == "InstanceNormalization":
+        if norm.onnx_op == "InstanceNormalization":
             require(zero.is_const and not zero.numpy().any(), "the normalization has a bias already", zero)
             if fits_trailing(m.scale, m.x, m.x.rank - 2):
                 return op.LayerNormalization(m.x, m.scale, axis=2, **norm.attrs)
@@ -219,7 +219,7 @@ class FuseNormBias(Fusion):
 
     def rewrite(self, op: Builder, m: Match) -> Any:
         norm, zero = m.node("norm"), _given(m, "zero")
-        if norm.op_type == "InstanceNormalization":
+        if norm.onnx_op == "InstanceNormalization":
             require(zero.is_const and not zero.numpy().any(), "the normalization has a bias already", zero)
             return op.InstanceNormalization(m.x, m.scale, _channels(op, m.bias, m.x), **norm.attrs)
         perm = _perm_back(m)
@@ -295,7 +295,7 @@ class FuseGroupNorm(Fusion):
         require(same_shape(joined, m.x), "the shape is not known to be that of the input", joined)
         is_plain = is_ones(m.one) and (zero is None or (zero.is_const and not zero.numpy().any()))
         require(is_plain, "the groups are scaled", m.one)
-        if norm.op_type == "LayerNormalization":
+        if norm.onnx_op == "LayerNormalization":
             require(
                 _axes_count(norm) == (groups.rank or 0) - 2, "it normalizes other axes than those of a group", groups
             )

@@ -86,7 +86,7 @@ def require_axes_back(v: Value | None, x: Value, axes: list[int]) -> None:
 
 def require_mean(node: Node, m: Match) -> None:
     """Refuse unless a sum is divided by the number of its terms."""
-    if node.op_type != "ReduceSum":
+    if node.onnx_op != "ReduceSum":
         return
     (x, *_), axes = node.inputs, axes_of(node)
     assert x is not None

@@ -69,7 +69,7 @@ def _fill(m: Match) -> Any:
 def _is_lowest(fill: Any, x: Value) -> bool:
     """Whether nothing in ``x`` is less than ``fill``. Every window holds an element of ``x``."""
     if fill == 0:
-        return x.producer is not None and x.producer.op_type in NOT_NEGATIVE
+        return x.producer is not None and x.producer.onnx_op in NOT_NEGATIVE
     if x.dtype is None:
         return False
     if x.dtype.is_integer:

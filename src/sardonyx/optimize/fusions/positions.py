@@ -21,11 +21,11 @@ def position(x: Value | None) -> tuple[int, Dim] | None:
     node = None if x is None else x.producer
     if x is None or node is None or x.rank is None:
         return None
-    if node.op_type == "Range":
+    if node.onnx_op == "Range":
         start, _, step = node.inputs
         counts = _is_number(start, 0) and _is_number(step, 1)
         return (0, x.shape[0]) if counts and x.shape is not None else None
-    if node.op_type != "Unsqueeze" or node.inputs[1] is None or not node.inputs[1].is_const:
+    if node.onnx_op != "Unsqueeze" or node.inputs[1] is None or not node.inputs[1].is_const:
         return None
     inner, new = position(node.inputs[0]), {a % x.rank for a in node.inputs[1].numpy().tolist()}
     kept = [axis for axis in range(x.rank) if axis not in new]
@@ -70,7 +70,7 @@ class FoldPositionGather(Fusion):
 def _is_size(x: Value, size: Dim) -> bool:
     """Whether a Shape returns this size only."""
     node = x.producer
-    if node is None or node.op_type != "Shape" or node.inputs[0] is None or node.inputs[0].shape is None:
+    if node is None or node.onnx_op != "Shape" or node.inputs[0] is None or node.inputs[0].shape is None:
         return False
     return node.inputs[0].shape[node.attrs.get("start", 0) : node.attrs.get("end")] == (size,)
 
@@ -88,17 +88,17 @@ def simplified_condition(condition: Value, depth: int = MAX_DEPTH) -> Value | No
     node = condition.producer
     if node is None:
         return condition
-    if node.op_type == "GreaterOrEqual" and position(node.inputs[0]) is not None and _is_number(node.inputs[1], 0):
+    if node.onnx_op == "GreaterOrEqual" and position(node.inputs[0]) is not None and _is_number(node.inputs[1], 0):
         return None
-    if node.op_type not in ("And", "Expand"):
+    if node.onnx_op not in ("And", "Expand"):
         return condition
     parts = [
-        simplified_condition(x, depth - 1) for x in node.inputs[: 1 if node.op_type == "Expand" else 2] if x is not None
+        simplified_condition(x, depth - 1) for x in node.inputs[: 1 if node.onnx_op == "Expand" else 2] if x is not None
     ]
     if all(part is None for part in parts):
         return None
     left = next(part for part in parts if part is not None)
-    alone = node.op_type == "Expand" or None in parts
+    alone = node.onnx_op == "Expand" or None in parts
     return left if alone and left.shape and condition.shape and same(left.shape[-1], condition.shape[-1]) else condition
 
 
@@ -107,7 +107,7 @@ def _condition(mask: Value) -> Value | None:
     if mask.dtype is dtypes.bool_:
         return mask
     node = mask.producer
-    return node.inputs[0] if node is not None and node.op_type == "Where" and _is_number(node.inputs[1], 0) else None
+    return node.inputs[0] if node is not None and node.onnx_op == "Where" and _is_number(node.inputs[1], 0) else None
 
 
 class RedundantMask(Var):

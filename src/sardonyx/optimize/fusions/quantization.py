@@ -61,7 +61,7 @@ def sink_constant_dequantize(graph: Graph, log: Log) -> None:
     for node in graph.nodes:
         for _, sub in node.subgraphs():
             sink_constant_dequantize(sub, log)
-        inner = node.inputs[0].producer if node.op_type in ARRANGED and node.inputs and node.inputs[0] else None
+        inner = node.inputs[0].producer if node.onnx_op in ARRANGED and node.inputs and node.inputs[0] else None
         if node.domain or inner is None or inner.op_type != "DequantizeLinear" or inner.domain:
             continue
         q, scale = inner.inputs[0], inner.input(1)
@@ -76,8 +76,8 @@ def sink_constant_dequantize(graph: Graph, log: Log) -> None:
             log.declined(node, "no axis of the result has the scales")
             continue
         op = Builder(graph, node, prefix=node.name or node.output.name, origin=node.origin)
-        perm = attribute(node, "perm") if node.op_type == "Transpose" else None
-        moved = op.const(_arranged(q.const, node.op_type == "Transpose", perm, sizes))
+        perm = attribute(node, "perm") if node.onnx_op == "Transpose" else None
+        moved = op.const(_arranged(q.const, node.onnx_op == "Transpose", perm, sizes))
         made = op.call("", "DequantizeLinear", moved, *inner.inputs[1:], **{**inner.attrs, "axis": axis})
         log.replace(graph, [node, inner], [node.output], [made], op.made, f"{node.op_type} of the integers")
 
@@ -95,7 +95,7 @@ def _axis_after(node: Node, before: tuple[int, ...], axis: int) -> int | None:
     if not -len(before) <= axis < len(before):
         return None
     axis %= len(before)
-    if node.op_type == "Transpose":
+    if node.onnx_op == "Transpose":
         perm = attribute(node, "perm")
         order = list(perm) if perm is not None else list(reversed(range(len(before))))
         return order.index(axis)
@@ -242,7 +242,7 @@ def _dequantize_of(v: Value) -> Node | None:
 
 
 def _reason(node: Node, operands: list[Value], sources: list[Node | None]) -> str:
-    if node.op_type not in OF_INTEGERS:
+    if node.onnx_op not in OF_INTEGERS:
         return f"{node.op_type} has no form for integers"
     for v, source in zip(map(_source, operands), sources, strict=True):
         if source is None:

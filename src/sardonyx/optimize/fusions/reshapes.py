@@ -116,7 +116,7 @@ def _size(wanted: Dim, given: Dim) -> int:
 
 def _explicit(outer: Node, m: Match) -> list[int] | None:
     """The constant shape of a Reshape that does not refer to axes of its input."""
-    if outer.op_type != "Reshape" or not m.t.is_const or attribute(outer, "allowzero"):
+    if outer.onnx_op != "Reshape" or not m.t.is_const or attribute(outer, "allowzero"):
         return None
     target: list[int] = m.t.numpy().tolist()
     return target if 0 not in target else None
@@ -127,7 +127,7 @@ def _is_certain(node: Node) -> bool:
     not.
     """
     x, axes = node.inputs[0], node.input(1)
-    if node.op_type != "Squeeze" or x is None or x.shape is None or axes is None or not axes.is_const:
+    if node.onnx_op != "Squeeze" or x is None or x.shape is None or axes is None or not axes.is_const:
         return True
     shape = x.shape
     return all(shape[a] == 1 for a in axes.numpy().reshape(-1).tolist() if -len(shape) <= a < len(shape))
@@ -138,7 +138,7 @@ def _cancel(inner: Node, outer: Node) -> bool:
     if {inner.op_type, outer.op_type} != {"Squeeze", "Unsqueeze"}:
         return False
     a, b = inner.input(1), outer.input(1)
-    wide = inner.output if inner.op_type == "Unsqueeze" else outer.output
+    wide = inner.output if inner.onnx_op == "Unsqueeze" else outer.output
     if a is None or b is None or not a.is_const or not b.is_const:
         return False
     return _axes(a, wide.rank) == _axes(b, wide.rank)

@@ -71,7 +71,7 @@ def _for_all_heads(op: Builder, x: Value) -> Value:
         return op.const(x.numpy()[:, 0])
     node = x.producer
     require(
-        node is not None and node.op_type == "Unsqueeze", "the angles are not known to be the same for all heads", x
+        node is not None and node.onnx_op == "Unsqueeze", "the angles are not known to be the same for all heads", x
     )
     assert node is not None and node.inputs[0] is not None and node.inputs[1] is not None
     flat, axes = node.inputs
@@ -89,17 +89,17 @@ def _half(op: Builder, x: Value, depth: int = 8) -> Value:
         require(np.array_equal(low, high), "the halves of the angles differ", x)
         return op.const(low)
     node = x.producer
-    if node is not None and node.op_type == "Concat" and len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]:
+    if node is not None and node.onnx_op == "Concat" and len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]:
         whole = node.inputs[0]
         assert whole is not None and whole.rank is not None
         require(node.attrs["axis"] % whole.rank == whole.rank - 1, "the halves of the angles differ", x)
         return whole
-    if node is not None and node.op_type == "Gather" and node.attrs.get("axis", 0) == 0:
+    if node is not None and node.onnx_op == "Gather" and node.attrs.get("axis", 0) == 0:
         table, rows = node.inputs
         assert table is not None
         require(table.rank == 2, "the halves of the angles are not known to be equal", x)
         return typed(op.Gather(_half(op, table, depth - 1), rows))
-    if node is not None and node.op_type in POINTWISE:
+    if node is not None and node.onnx_op in POINTWISE:
         return typed(op.call("", node.op_type, *(_half_or_number(op, v, depth - 1) for v in node.inputs), **node.attrs))
     require(False, "the halves of the angles are not known to be equal", x)
     raise AssertionError

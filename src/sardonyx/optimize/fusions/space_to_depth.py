@@ -50,7 +50,7 @@ def _grid(value: Value, block: int) -> tuple[Value, tuple[int, int], list[Node]]
     """
     starts: dict[int, int] = {}
     nodes: list[Node] = []
-    while value.producer is not None and value.producer.op_type == "Slice" and len(starts) < 2:
+    while value.producer is not None and value.producer.onnx_op == "Slice" and len(starts) < 2:
         node = value.producer
         x = node.inputs[0]
         given = [node.input(i) for i in range(1, 5)]

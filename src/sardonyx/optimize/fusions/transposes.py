@@ -85,7 +85,7 @@ def _shape_of_transpose(op: Builder, node: Node) -> Found | None:
     perm = perm_of(transpose)
     if transposed is None or transpose is None or perm is None or node.attrs.get("start") or "end" in node.attrs:
         return None
-    if transposed.is_output or any(reader.op_type != "Shape" for reader in transposed.consumers):
+    if transposed.is_output or any(reader.onnx_op != "Shape" for reader in transposed.consumers):
         return None
     shape = op.Shape(transpose.inputs[0])
     shape.type = TensorType(dtypes.i64, (len(perm),))
@@ -104,7 +104,7 @@ def cancel_transposes(graph: Graph, log: Log) -> None:
 
 def _regions(graph: Graph) -> list[list[Node]]:
     """The regions next to a Transpose, each in order."""
-    transposes = [node for node in graph.nodes if node.op_type == "Transpose"]
+    transposes = [node for node in graph.nodes if node.onnx_op == "Transpose"]
     ranks: dict[Node, int | None] = {}
     region: dict[Node, list[Node]] = {}
     found = []
@@ -155,7 +155,7 @@ class _Border:
                 self.private.add(v)
         for out in (out for node in nodes for out in node.outputs):
             readers = [reader for reader in out.consumers if reader not in inside]
-            transposes = [reader for reader in readers if reader.op_type == "Transpose" and reader.graph is graph]
+            transposes = [reader for reader in readers if reader.onnx_op == "Transpose" and reader.graph is graph]
             self.transposes += transposes
             if out.is_output or len(transposes) < len(readers):
                 self.leaving.append(out)
@@ -229,7 +229,7 @@ def _permute(border: _Border, order: Perm, saved: int, log: Log) -> None:
                 old.append(transpose.output)
                 now.append(transposed if both == sorted(both) else op.Transpose(transposed, perm=both))
         made += op.made
-    transposes = [v.producer for v in border.entering if v.producer is not None and v.producer.op_type == "Transpose"]
+    transposes = [v.producer for v in border.entering if v.producer is not None and v.producer.onnx_op == "Transpose"]
     nodes = [*border.transposes, *reversed(border.nodes), *transposes]
     log.replace(graph, nodes, old, now, made, f"{len(border.nodes)} nodes permuted, {saved} Transpose fewer")
 

@@ -145,7 +145,7 @@ class Part(Record):
 
 def _part(x: Value | None) -> Part:
     assert x is not None
-    split = x.producer if x.producer is not None and x.producer.op_type == "Split" else None
+    split = x.producer if x.producer is not None and x.producer.onnx_op == "Split" else None
     if split is not None and (whole := split.inputs[0]) is not None and whole.rank == 3 and len(split.outputs) == 3:
         inner = _projection(whole)
         columns = _columns(split, x)
@@ -166,7 +166,7 @@ def _columns(split: Node, x: Value) -> tuple[int, int] | None:
 def _projection(x: Value) -> Part:
     """x as product and bias; also as a Gemm of flattened rows."""
     node, term, product = x.producer, None, x
-    if node is not None and node.op_type == "Add" and _is_private(x):
+    if node is not None and node.onnx_op == "Add" and _is_private(x):
         for a, b in (node.inputs, node.inputs[::-1]):
             if (
                 a is not None
@@ -178,7 +178,7 @@ def _projection(x: Value) -> Part:
             ):
                 term, product = b, a
     node = product.producer
-    if node is not None and node.op_type == "MatMul" and _is_private(product):
+    if node is not None and node.onnx_op == "MatMul" and _is_private(product):
         source, weight = node.inputs
         if source is not None and weight is not None and source.rank == 3 and weight.is_const and weight.rank == 2:
             return Part(x, product, source, weight, term)
@@ -189,11 +189,11 @@ def _projection(x: Value) -> Part:
 def _gemm(x: Value) -> Part | None:
     """Reshape(Gemm(Reshape(source), weight, bias)) whose result keeps the source's leading axes."""
     node = x.producer
-    gemm = node.inputs[0].producer if node is not None and node.op_type == "Reshape" and node.inputs[0] else None
-    if gemm is None or gemm.op_type != "Gemm" or gemm.inputs[0] is None or not _is_private(x):
+    gemm = node.inputs[0].producer if node is not None and node.onnx_op == "Reshape" and node.inputs[0] else None
+    if gemm is None or gemm.onnx_op != "Gemm" or gemm.inputs[0] is None or not _is_private(x):
         return None
     flat, source = gemm.inputs[0].producer, None
-    if flat is not None and flat.op_type == "Reshape":
+    if flat is not None and flat.onnx_op == "Reshape":
         source = flat.inputs[0]
     weight, term = gemm.inputs[1], gemm.input(2)
     usual = all(gemm.attrs.get(name, one) == one for name, one in (("alpha", 1.0), ("beta", 1.0), ("transA", 0)))

@@ -34,13 +34,13 @@ def padding(mask: Value) -> Padding | None:
     node = mask.producer
     if node is None or mask.rank != 4:
         return None
-    if node.op_type == "Mul":
+    if node.onnx_op == "Mul":
         for kept, fill in (node.inputs, node.inputs[::-1]):
             dropped = kept.producer if kept is not None and fill is not None and fill.is_scalar_const else None
-            if dropped is not None and dropped.op_type == "Sub" and _is_number(dropped.inputs[0], 1.0):
+            if dropped is not None and dropped.onnx_op == "Sub" and _is_number(dropped.inputs[0], 1.0):
                 assert fill is not None
                 return _padding(dropped.inputs[1], fill)
-    if node.op_type == "Where" and _is_number(node.inputs[1], 0.0):
+    if node.onnx_op == "Where" and _is_number(node.inputs[1], 0.0):
         condition, _, fill = node.inputs
         if fill is not None and fill.is_scalar_const and condition is not None and condition.dtype is dtypes.bool_:
             return _padding(condition, fill)
@@ -49,9 +49,9 @@ def padding(mask: Value) -> Padding | None:
 
 def _padding(keys: Value | None, fill: Value) -> Padding | None:
     unsqueezed = False
-    while keys is not None and keys.producer is not None and keys.producer.op_type in ("Cast", "Unsqueeze"):
+    while keys is not None and keys.producer is not None and keys.producer.onnx_op in ("Cast", "Unsqueeze"):
         node = keys.producer
-        if node.op_type == "Unsqueeze":
+        if node.onnx_op == "Unsqueeze":
             axes = node.inputs[1]
             if unsqueezed or axes is None or not axes.is_const or axes.numpy().tolist() != [1, 2]:
                 return None
@@ -77,9 +77,9 @@ def hides_rows(mask: Value, depth: int = 6) -> bool:
     if mask.dtype is dtypes.bool_:
         return not keeps_first_key(mask)
     node = mask.producer
-    if node is None or depth == 0 or node.op_type not in PASSING:
+    if node is None or depth == 0 or node.onnx_op not in PASSING:
         return False
-    if node.op_type == "Where" and keeps_first_key(node.inputs[0]) and _is_number(node.inputs[1], 0.0):
+    if node.onnx_op == "Where" and keeps_first_key(node.inputs[0]) and _is_number(node.inputs[1], 0.0):
         return False
     return any(hides_rows(x, depth - 1) for x in node.inputs if x is not None and x.dtype is mask.dtype)
 
@@ -143,7 +143,7 @@ def adapt_masks(graph: Graph, log: Log) -> None:
 def _finite(op: Builder, mask: Value, depth: int = 8) -> Value:
     """A mask that is selected, multiplied or summed from constants, without the lowest finite number."""
     node = mask.producer
-    if node is None or node.op_type not in ("Where", "Mul", "Add") or mask.dtype not in KERNELS or depth == 0:
+    if node is None or node.onnx_op not in ("Where", "Mul", "Add") or mask.dtype not in KERNELS or depth == 0:
         return mask
     assert mask.dtype is not None
     lowest = float(np.finfo(mask.dtype.numpy).min)
@@ -151,6 +151,6 @@ def _finite(op: Builder, mask: Value, depth: int = 8) -> Value:
     for i, x in enumerate(inputs):
         if _is_number(x, lowest):
             inputs[i] = op.const(np.array(lowest / 2, mask.dtype.numpy))
-        elif node.op_type == "Add" and x is not None:
+        elif node.onnx_op == "Add" and x is not None:
             inputs[i] = _finite(op, x, depth - 1)
     return mask if inputs == list(node.inputs) else typed(op.call("", node.op_type, *inputs))

@@ -47,9 +47,9 @@ def spell_shapes_last(graph: Graph, log: Log) -> None:
         for _, sub in node.subgraphs():
             spell_shapes_last(sub, log)
         x = node.inputs[0] if node.op_type == "Shape" and not node.domain else None
-        if x is None or x.producer is None or x.producer.op_type not in ("Conv", "Gemm", "Add"):
+        if x is None or x.producer is None or x.producer.onnx_op not in ("Conv", "Gemm", "Add"):
             continue
-        others = [reader for reader in x.consumers if reader.op_type != "Shape"]
+        others = [reader for reader in x.consumers if reader.onnx_op != "Shape"]
         if len(others) == 1 and others[0].graph is graph and _is_activation(others[0], x) and not x.is_output:
             if others[0] not in passed:
                 graph.move(others[0], before=node)
@@ -59,7 +59,7 @@ def spell_shapes_last(graph: Graph, log: Log) -> None:
 
 def _is_activation(node: Node, x: Value) -> bool:
     """Whether a node is elementwise in ``x``, with constants as other operands."""
-    known = node.op_type == "Clip" or node.op_type in CONV_ACTIVATIONS or node.op_type in GEMM_ACTIVATIONS
+    known = node.onnx_op == "Clip" or node.onnx_op in CONV_ACTIVATIONS or node.onnx_op in GEMM_ACTIVATIONS
     return known and not node.domain and all(v is x or v is None or v.is_const for v in node.inputs)
 
 
@@ -111,7 +111,7 @@ class SpellConvActivation(Fusion):
 
     def rewrite(self, op: Builder, m: Match) -> Any:
         node = root(m)
-        if node.op_type == "Clip":
+        if node.onnx_op == "Clip":
             return _fused(op, m, "Clip", [number(m.low, "the least value"), number(m.high, "the largest value")])
         return _fused(op, m, node.op_type, _parameters(node, CONV_ACTIVATIONS[node.op_type]))
 

@@ -82,7 +82,7 @@ def _look_ups(total: Value | None, graph: Graph) -> tuple[list[Node], list[LookU
     found = []
     for term in terms:
         node = None if term is None else term.producer
-        if node is None or node.op_type != "Gather" or attribute(node, "axis") != 0 or node.graph is not graph:
+        if node is None or node.onnx_op != "Gather" or attribute(node, "axis") != 0 or node.graph is not graph:
             return None
         table, indices = node.inputs
         assert table is not None and indices is not None
@@ -92,7 +92,7 @@ def _look_ups(total: Value | None, graph: Graph) -> tuple[list[Node], list[LookU
 
 def _adds(v: Value | None, graph: Graph) -> Node | None:
     node = None if v is None else v.producer
-    return node if node is not None and node.op_type == "Add" and node.graph is graph else None
+    return node if node is not None and node.onnx_op == "Add" and node.graph is graph else None
 
 
 def _spell(
@@ -138,7 +138,7 @@ def _shape_readers(layer: Layer, adds: list[Node], look_ups: list[LookUp], order
     shapes = [node for one in look_ups for node in _other_readers(one, adds)]
     read = [one.indices for one in look_ups if one is not layer.places or not layer.is_counted]
     for node in shapes:
-        of_sum = node.op_type == "Shape" and same_shape(node.inputs[0], adds[0].output)  # type: ignore[arg-type]
+        of_sum = node.onnx_op == "Shape" and same_shape(node.inputs[0], adds[0].output)  # type: ignore[arg-type]
         ready = node in order and all(v.producer is None or order[v.producer] < order[node] for v in read)
         require(of_sum and ready, f"a look-up is also read by {node.label}", node.inputs[0])
     return shapes
@@ -197,7 +197,7 @@ def _are_positions(places: Value, ids: Value) -> bool:
     assert ids.shape is not None
     length = ids.shape[1]
     node = places.producer
-    while length is not None and node is not None and node.op_type in REPEATS_ROW:
+    while length is not None and node is not None and node.onnx_op in REPEATS_ROW:
         inner = node.inputs[0]
         if inner is None or not inner.shape or not places.shape or inner.shape[-1] != places.shape[-1]:
             return False
@@ -206,9 +206,9 @@ def _are_positions(places: Value, ids: Value) -> bool:
         return False
     if places.is_const:
         return places.shape[-1] == length and _is_range(places)
-    if node is None or node.op_type not in ("Range", "Slice"):
+    if node is None or node.onnx_op not in ("Range", "Slice"):
         return False
-    if node.op_type == "Range":
+    if node.onnx_op == "Range":
         start, _, step = node.inputs
         return places.shape[0] == length and _equals(start, 0) and _equals(step, 1)
     data, start, end, axes = node.inputs[:4] if len(node.inputs) >= 4 else (None,) * 4
@@ -230,11 +230,11 @@ def _is_range(v: Value) -> bool:
 def _is_length(v: Value, dim: Any) -> bool:
     """Whether a value is the size of the second axis of a tensor whose second axis is ``dim``."""
     node, part = v.producer, None
-    while node is not None and node.op_type in ("Unsqueeze", "Squeeze", "Reshape", "Cast", "Gather"):
-        if node.op_type == "Gather":
+    while node is not None and node.onnx_op in ("Unsqueeze", "Squeeze", "Reshape", "Cast", "Gather"):
+        if node.onnx_op == "Gather":
             part = node.input(1)
         node = _producer(node)
-    if node is None or node.op_type != "Shape":
+    if node is None or node.onnx_op != "Shape":
         return False
     x, start, end = node.inputs[0], node.attrs.get("start", 0), node.attrs.get("end")
     whole = part is not None and part.is_scalar_const and part.item() == 1 and start == 0

@@ -115,7 +115,7 @@ def _take_bias(graph: Graph, node: Node, log: Log) -> None:
 def _bias(v: Value, graph: Graph) -> tuple[Value, Value, Node] | None:
     """The value that a bias of the last axis was added to, the bias, and the addition, which has no other reader."""
     node = v.producer
-    if node is None or node.op_type != "Add" or node.graph is not graph or len(v.uses) > 1 or v.is_output:
+    if node is None or node.onnx_op != "Add" or node.graph is not graph or len(v.uses) > 1 or v.is_output:
         return None
     for x, bias in (node.inputs, node.inputs[::-1]):
         if x is not None and bias is not None and bias.is_const and fits_trailing(bias, v) and same_shape(x, v):

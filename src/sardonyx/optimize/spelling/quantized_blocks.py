@@ -37,7 +37,7 @@ class SpellMatMulNBits(Fusion):
 
     def rewrite(self, op: Builder, m: Match) -> Any:
         dense, product, bias = m.node("dense"), m.node("product"), m.values.get("bias")
-        by_rows = any(n.op_type == "Transpose" for n in m.nodes.values()) or product.attrs.get("transB", 0) == 1
+        by_rows = any(n.onnx_op == "Transpose" for n in m.nodes.values()) or product.attrs.get("transB", 0) == 1
         axis = 1 if by_rows else 0
         weight, scales = constant(m.w, "the weight"), constant(m.s, "the scale")
         zeros = None if m.z is None else constant(m.z, "the zero point")
@@ -47,7 +47,7 @@ class SpellMatMulNBits(Fusion):
         require(weight.dtype.name in BITS and len(weight.shape) == 2, "no matrix of 4 or 8 bits", m.w)
         require(block >= LEAST_BLOCK and block & (block - 1) == 0, "the blocks are no power of two from 16 on", m.s)
         require(attribute(dense, "axis") % 2 == axis, "the blocks lie across the columns", m.s)
-        real = next((n.output for n in m.nodes.values() if n.op_type == "Slice"), dense.output)
+        real = next((n.output for n in m.nodes.values() if n.onnx_op == "Slice"), dense.output)
         require(real is dense.output or by_rows, "the columns are cut", real)
         shape = sizes(real, 0)
         require(shape is not None, "the shape is not known", real)

@@ -75,7 +75,7 @@ def _cut(nodes: Sequence[Node], facts: GraphFacts) -> list[tuple[bool, list[Node
             sections.append((is_deferred, []))
             counted.clear()
         sections[-1][1].append(node)
-        if node.op_type in COUNTED:
+        if node.onnx_op in COUNTED:
             counted.update(node.outputs)
     return sections
 
@@ -123,7 +123,7 @@ def _deferred(part: Part, provider: CpuProvider, facts: GraphFacts) -> DeferredE
 
     A Squeeze without axes has a rank that sizes decide: then the code depends on the shapes of all inputs.
     """
-    by_size = any(n.op_type == "Squeeze" and n.input(1) is None for n in part.nodes)
+    by_size = any(n.onnx_op == "Squeeze" and n.input(1) is None for n in part.nodes)
     return _awaiting(part, provider, [None if by_size else _known_shape(v, facts) for v in part.inputs])
 
 

@@ -40,7 +40,7 @@ def widen(graph: Graph, nodes: list[Node]) -> None:
         halves = [v for v in node.inputs if _is_half(v)]
         if node.domain or not halves:
             continue
-        if node.op_type not in STARTS and not (node.op_type in FOLLOWS and any(v in computed for v in halves)):
+        if node.onnx_op not in STARTS and not (node.onnx_op in FOLLOWS and any(v in computed for v in halves)):
             continue
         op = Builder(graph, node, prefix=node.name or node.outputs[0].name, origin=node.origin)
         inputs = [_widened(op, v, wide) if v is not None and _is_half(v) else v for v in node.inputs]
@@ -59,7 +59,7 @@ def widen(graph: Graph, nodes: list[Node]) -> None:
             graph.replace_uses(old, back)
         graph.remove(node)
     for node in list(graph.reversed_nodes()):
-        if node.op_type == "Cast" and node.output.is_dead:
+        if node.onnx_op == "Cast" and node.output.is_dead:
             graph.remove(node)
 
 

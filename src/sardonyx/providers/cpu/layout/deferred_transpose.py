@@ -23,9 +23,9 @@ def defer_transposes(graph: Graph, owned: Iterable[Node]) -> list[Node]:
     for node in graph.nodes:
         if node in mine:
             places[node] = section
-            section += node.op_type in COUNTED
+            section += node.onnx_op in COUNTED
     made: list[Node] = []
-    for node in [n for n in reversed(places) if section and n.op_type == "Transpose"]:
+    for node in [n for n in reversed(places) if section and n.onnx_op == "Transpose"]:
         later: dict[int, list[tuple[Node, int]]] = defaultdict(list)
         for user, i in node.output.uses:
             if places.get(user, 0) > places[node]:

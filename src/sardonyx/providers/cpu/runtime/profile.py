@@ -172,7 +172,7 @@ def _arithmetic(step: Step) -> str:
 
 def main_node(nodes: tuple[Node, ...]) -> Node:
     """The node that a step is named after."""
-    return next((n for n in nodes if n.op_type in HEAVY), nodes[-1])
+    return next((n for n in nodes if n.onnx_op in HEAVY), nodes[-1])
 
 
 def _stand_in(value: Value | None, views: Mapping[Value, View], sizes: Mapping[str, int]) -> Any:

@@ -67,7 +67,7 @@ def few_rows(p: Problem, analysis: Analysis) -> SizeRange | None:
     None if tiles take every number of rows. Recurrences often have the rows of a single step.
     """
     least = amx.LEAST_ROWS[amx.terms(p, analysis)]
-    is_recurrent = all(node.op_type in ("LSTM", "GRU", "RNN") for node in p.nodes)
+    is_recurrent = all(node.onnx_op in ("LSTM", "GRU", "RNN") for node in p.nodes)
     if least == 1 or isinstance(p.m, int) or p.weight is None:
         return None
     is_small = int(p.b.storage.elements) <= (DOUBLED if is_recurrent or analysis.is_repeated else SMALL)
