@@ -15,7 +15,7 @@ from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import TensorType, ValueType
 from sardonyx.model.check import check_bodies, check_node, is_internal, rule_of
 from sardonyx.model.functions import Versions
-from sardonyx.model.inference import Stated, stated_of
+from sardonyx.model.inference import Stated, Tables, stated_of
 from sardonyx.model.operands import check_types
 from sardonyx.model.protos import label, subgraphs
 from sardonyx.model.tensors import Payloads
@@ -52,13 +52,14 @@ class GraphReader:
         ir_version: int,
         opsets: dict[str, int],
         stated: Stated,
+        tables: Tables,
         given: Mapping[str, Tensor] | None = None,
         versions: Versions | None = None,
         *,
         checks_types: bool = True,
     ) -> None:
         self.checks_types = checks_types
-        self.payloads, self.opsets, self.stated = payloads, opsets, stated
+        self.payloads, self.opsets, self.stated, self.tables = payloads, opsets, stated, tables
         self.given = given or {}
         """Constants that replace initializers of the main graph, by name."""
         self.versions = versions or {}
@@ -155,7 +156,7 @@ class GraphReader:
                 scope.own[name] = value
             outputs.append(value)
         attrs: dict[str, Any] = {}
-        for a in proto.attribute:
+        for a in self.tables.of(proto):
             if a.name in attrs:
                 raise InvalidGraph("an attribute is given twice", where=where, got=repr(a.name))
             if is_internal(a.name):

@@ -9,7 +9,7 @@ the main graph stated is returned, to be compared with inferred types.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import onnx
@@ -55,15 +55,17 @@ def require_known_opset(who: str, domain: str, version: int, where: str) -> None
         )
 
 
-def inferred(proto: onnx.ModelProto, opsets: dict[str, int]) -> tuple[onnx.ModelProto, Stated]:
-    """The model with the element types that onnx infers, and the types that the file stated for the main graph."""
+def inferred(proto: onnx.ModelProto, opsets: dict[str, int]) -> tuple[onnx.ModelProto, Stated, Tables]:
+    """The model with the element types that onnx infers, the types that the file stated for the main graph, and the
+    tables of forests, which the model lacks then.
+    """
     unsafe.check_equations(proto.graph)
     stated = _take_stated(proto.graph)
     bodies = [g for node in every_node(proto.graph.node) for g in subgraphs(node)]
     for body in bodies:
         _take_stated_of_body(body)
     if len(bodies) * len(proto.graph.node) > MAX_COPIES:
-        return proto, stated
+        return proto, stated, Tables()
     for domain, version in (*newest_opsets().items(), (_HIDDEN, 1)):
         if domain not in opsets:
             proto.opset_import.add(domain=domain, version=version)
@@ -71,10 +73,9 @@ def inferred(proto: onnx.ModelProto, opsets: dict[str, int]) -> tuple[onnx.Model
     constants = [_take_constants(graph) for graph in (proto.graph, *bodies)]
     for v in proto.graph.input:
         _forget_shapes(v.type)
-    tables = list(_take_tables(proto.graph))
+    taken = list(_take_tables(proto.graph))
     found = _infer(proto)
-    for node, attributes in zip(_forests(found.graph), tables, strict=True):
-        node.attribute.extend(attributes)
+    tables = Tables(zip(_forests(found.graph), taken, strict=True))
     graphs = [found.graph, *(g for node in every_node(found.graph.node) for g in subgraphs(node))]
     for graph, initializers in zip(graphs, constants, strict=True):
         graph.initializer.extend(initializers)
@@ -84,7 +85,19 @@ def inferred(proto: onnx.ModelProto, opsets: dict[str, int]) -> tuple[onnx.Model
         node.domain = "" if node.domain == _HIDDEN else node.domain
     for v, t in zip(found.graph.input, declared, strict=True):
         v.type.CopyFrom(t)
-    return found, stated
+    return found, stated, tables
+
+
+class Tables:
+    """The attributes of nodes that were taken from them. To put them back would copy them."""
+
+    def __init__(self, taken: Iterable[tuple[onnx.NodeProto, Sequence[AttributeProto]]] = ()) -> None:
+        self._taken = {id(node): (node, attributes) for node, attributes in taken}
+
+    def of(self, node: onnx.NodeProto) -> Sequence[AttributeProto]:
+        """All attributes of a node."""
+        _, attributes = self._taken.get(id(node), (node, ()))
+        return [*node.attribute, *attributes]
 
 
 def _forests(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

@@ -18,7 +18,7 @@ from sardonyx.model import bounds, functions, kinds, wire
 from sardonyx.model.check import check_nodes
 from sardonyx.model.external import Folder
 from sardonyx.model.graphs import GraphReader
-from sardonyx.model.inference import Stated, inferred, require_known_opset
+from sardonyx.model.inference import Stated, Tables, inferred, require_known_opset
 from sardonyx.model.protos import every_node
 from sardonyx.model.tensors import Payloads
 from sardonyx.model.types import from_proto, text
@@ -50,16 +50,17 @@ def load(
     payloads.set_sparse_aside(proto.graph)
     sparse_outputs = frozenset(o.name for o in proto.graph.output if o.type.HasField("sparse_tensor_type"))
     stated: Stated = {}
+    tables = Tables()
     if infer:
         check_time()
-        proto, stated = inferred(proto, opsets)
+        proto, stated, tables = inferred(proto, opsets)
         check_time()
     given = {
         name: array if isinstance(array, Tensor) else Tensor.of(array, name)
         for name, array in (initializers or {}).items()
     }
     outputs = {o.name: stated.get(o.name, o.type) for o in proto.graph.output}
-    reader = GraphReader(payloads, proto.ir_version, opsets, stated, given, versions, checks_types=infer)
+    reader = GraphReader(payloads, proto.ir_version, opsets, stated, tables, given, versions, checks_types=infer)
     graph = reader.read(proto.graph)
     declared = {name: from_proto(t, f"output {name!r}") for name, t in outputs.items()}
     return Model(
