@@ -10,6 +10,7 @@ import pytest
 
 from sardonyx.errors import EngineError
 from sardonyx.ir.graph import Graph, Node
+from sardonyx.ops.random import set_seed
 from sardonyx.partition.provider import Claims, Executable, Part, RunContext
 from sardonyx.providers.reference import ReferenceProvider
 from sardonyx.session.build import build
@@ -64,6 +65,43 @@ def test_a_graph_is_cut_at_changes_of_owner_and_still_right() -> None:
     assert rows["Neg"].provider == "doubling"
     assert rows["Exp"].provider == "reference"
     assert rows["Exp"].reason == "doubling: it is not a Neg"
+
+
+def test_nodes_that_need_nothing_of_each_other_are_in_few_parts() -> None:
+    provider = Doubling()
+    columns = " ".join(f"a{i} = Neg(x) b{i} = Exp(a{i}) c{i} = Relu(x) d{i} = Neg(c{i})" for i in range(5))
+    sums = " ".join(f"s{i + 1} = Add(s{i}, b{i}) t{i + 1} = Add(t{i}, d{i})" for i in range(5))
+    source = proto(f"s0 = Abs(x) t0 = Abs(x) {columns} {sums} y = Sub(s5, t5)")
+    engine = build(source, BuildOptions(providers=[provider], level="disabled"))
+    x = np.random.default_rng(1).standard_normal((2, 3)).astype(np.float32)
+    (y,) = engine.run({"x": x}, ["y"], RunContext())
+    np.testing.assert_allclose(y, 5 * np.exp(-x) + 5 * np.maximum(x, 0), rtol=1e-5)
+    assert provider.runs == 1
+
+
+def test_nodes_with_bodies_wait_for_what_these_capture() -> None:
+    provider = Doubling()
+    body = "branch () => (float[2,3] r) { r = Exp(c) }"
+    source = proto(
+        f"a = Neg(x) b = Exp(x) c = Neg(b) t = Constant<value = bool {{1}}>() "
+        f"d = If(t)<then_branch = {body}, else_branch = {body}> e = Neg(d) y = Add(a, e)"
+    )
+    engine = build(source, BuildOptions(providers=[provider], level="disabled"))
+    x = np.random.default_rng(1).standard_normal((2, 3)).astype(np.float32)
+    np.testing.assert_allclose(engine.run({"x": x}, ["y"], RunContext())[0], -x - np.exp(-np.exp(x)), rtol=1e-5)
+
+
+def test_random_numbers_are_drawn_in_the_order_of_the_file() -> None:
+    """A provider that claims other nodes changes no answer."""
+    body = "a = RandomNormalLike(x) b = Neg(a) c = RandomUniformLike(b) d = Exp(x) e = Neg(d) y = Add(c, e)"
+    body += " z = RandomNormalLike(e) w = Sub(a, z)"
+    x, found = np.zeros((2, 3), np.float32), []
+    for provider in (Doubling(), ReferenceProvider()):
+        engine = build(proto(body, outputs="float[2,3] y, float[2,3] w"), BuildOptions(providers=[provider]))
+        set_seed(7)
+        found.append(engine.run({"x": x}, ["y", "w"], RunContext()))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.usefixtures("unverified")

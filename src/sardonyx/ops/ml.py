@@ -12,6 +12,8 @@ import numpy as np
 from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ops import ml_linear, ml_tree
+from sardonyx.ops.identity_cache import IdentityCache
+from sardonyx.ops.label_table import LabelTable
 from sardonyx.ops.limits import check_elements
 from sardonyx.ops.ml_scores import ML, rows
 from sardonyx.ops.registry import op
@@ -136,8 +138,8 @@ def category_mapper(
         raise InvalidGraph("CategoryMapper's lists differ in length", got=(len(cats_int64s), len(cats_strings)))
     ints, strings = np.array(cats_int64s, np.int64)[::-1], np.array(list(cats_strings), dtype=object)[::-1]
     if x.dtype == object:
-        return _mapped(x, strings, ints, np.int64(default_int64))
-    return _mapped(x, ints, strings, default_string)
+        return LabelTable(strings, ints, default_int64).look_up(x)
+    return LabelTable(ints, strings, default_string).look_up(x)
 
 
 @op("LabelEncoder", domain=ML)
@@ -158,15 +160,22 @@ def label_encoder(
     values_tensor: Tensor | None = None,
 ) -> Array:
     """Each element looked up in a table; missing ones become the default of the values' type."""
-    keys = _column(keys_tensor, keys_floats, keys_int64s, keys_strings, "keys")
-    values = _column(values_tensor, values_floats, values_int64s, values_strings, "values")
+    keys = _COLUMNS.get(_column, keys_tensor, keys_floats, keys_int64s, keys_strings, "keys")
+    values = _COLUMNS.get(_column, values_tensor, values_floats, values_int64s, values_strings, "values")
     if len(keys) != len(values):
         raise InvalidGraph("LabelEncoder's keys and values differ in number", got=(len(keys), len(values)))
     if default_tensor is not None:
-        default = default_tensor.numpy().reshape(-1)[0]
+        default = _COLUMNS.get(_first, default_tensor)
     else:
         default = {"f": default_float, "i": default_int64, "O": default_string}.get(values.dtype.kind, 0)
-    return _mapped(x, keys, values, default)
+    return _TABLES.get(LabelTable, keys, values, default).look_up(x)
+
+
+def _first(tensor: Tensor) -> Any:
+    return tensor.numpy().reshape(-1)[0]
+
+
+_COLUMNS, _TABLES = IdentityCache(2048), IdentityCache(1024)
 
 
 def labels_by_index(span: int, **attributes: Any) -> tuple[int, Array] | None:
@@ -195,24 +204,6 @@ def _column(tensor: Tensor | None, floats: Any, ints: Any, strings: Any, name: s
     if ints is not None:
         return np.array(ints, np.int64)
     raise InvalidGraph(f"LabelEncoder has no {name}")
-
-
-def _mapped(x: Array, keys: Array, values: Array, default: Any) -> Array:
-    """``values`` at the first key equal to each element (NaN equals NaN), else ``default``."""
-    out = np.full(x.shape, default, values.dtype)
-    if not len(keys):
-        return out
-    if x.dtype == object:
-        table = dict(zip(reversed(keys.tolist()), reversed(range(len(keys))), strict=True))
-        at = np.fromiter((table.get(s, -1) for s in x.flat), np.int64, x.size).reshape(x.shape)
-        hit = at >= 0
-    else:
-        order, first = np.unique(keys, return_index=True)
-        at = np.minimum(np.searchsorted(order, x), len(order) - 1)
-        hit = (order[at] == x) | ((order[at] != order[at]) & (x != x))
-        at = first[at]
-    out[hit] = values[at[hit]]
-    return out
 
 
 @op("DictVectorizer", domain=ML)

@@ -6,16 +6,14 @@ Leaves are numbered first, so that a leaf's number indexes its weights; a leaf i
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from sardonyx import forks
 from sardonyx.errors import InvalidArgument, InvalidGraph
 
 Array = np.ndarray[Any, Any]
-T = TypeVar("T")
 
 MEMBER = 6
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
@@ -197,23 +195,3 @@ def _distinct(a: Array, b: Array) -> tuple[Array, Array, Array]:
     a, b = a[order], b[order]
     first = np.flatnonzero(np.r_[True, (a[1:] != a[:-1]) | (b[1:] != b[:-1])][: len(a)])
     return a[first], b[first], np.diff(np.r_[first, len(a)])
-
-
-class IdentityCache:
-    """A cache keyed by the identity of attribute objects, which it keeps alive."""
-
-    def __init__(self, size: int = 32) -> None:
-        self.size, self.lock = size, forks.lock()
-        self.made: dict[tuple[int, ...], tuple[object, Any]] = {}
-
-    def get(self, make: Callable[..., T], *attrs: Any) -> T:
-        key = tuple(map(id, (make, *attrs)))
-        with self.lock:
-            if key in self.made:
-                return self.made[key][1]  # type: ignore[no-any-return]
-        result = make(*attrs)
-        with self.lock:
-            if len(self.made) >= self.size:
-                del self.made[next(iter(self.made))]
-            self.made[key] = (attrs, result)
-        return result

@@ -9,7 +9,7 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.ops.distances import squared_distances
-from sardonyx.ops.ml_forest import IdentityCache
+from sardonyx.ops.identity_cache import IdentityCache
 from sardonyx.ops.ml_scores import ML, class_labels, logistic, pair, rows, transform
 from sardonyx.ops.registry import op
 

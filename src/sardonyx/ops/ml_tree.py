@@ -9,8 +9,9 @@ import numpy as np
 
 from sardonyx.errors import InvalidGraph
 from sardonyx.ir.tensor import Tensor
+from sardonyx.ops.identity_cache import IdentityCache
 from sardonyx.ops.limits import check_elements
-from sardonyx.ops.ml_forest import MEMBER, MODES, Forest, IdentityCache, Weights
+from sardonyx.ops.ml_forest import MEMBER, MODES, Forest, Weights
 from sardonyx.ops.ml_scores import ML, TRANSFORMS, class_labels, pair, rows, transform
 from sardonyx.ops.registry import op
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.optimize.report import Report
+from sardonyx.partition.order import grouped
 from sardonyx.partition.provider import Part, Provider
 from sardonyx.records import Record
 
@@ -48,13 +49,8 @@ def prepare(graph: Graph, owners: dict[Node, Owner]) -> Report:
 
 
 def cut(graph: Graph, owners: dict[Node, Owner]) -> list[tuple[Provider, Part]]:
-    """Maximal sequences of adjacent nodes of one owner, in order, as parts."""
-    groups: list[tuple[Provider, list[Node]]] = []
-    for node in graph.nodes:
-        provider = owners[node].provider
-        if not groups or groups[-1][0] is not provider:
-            groups.append((provider, []))
-        groups[-1][1].append(node)
+    """The nodes of each owner in few parts, in the order in which these run."""
+    groups = grouped(graph, [owners[node].provider for node in graph.nodes])
     return [(provider, part_of(graph, nodes)) for provider, nodes in groups]
 
 

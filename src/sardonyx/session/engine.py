@@ -55,9 +55,11 @@ class BuildOptions:
 
 
 class Engine:
-    """Immutable once built; any number of threads may run it."""
+    """Any number of threads may run it; runs change nothing that one of them could see of another."""
 
     _bounds: Limits | None = None
+    _agreeing: Sequence[Any] | None = None
+    """The shapes of earlier feeds whose sizes agree."""
     as_written: Callable[[], Engine] | None = None
     """Builds the model without the assumption that dimensions of one name are equal."""
     on_numpy: Sequence[Mapping[str, str]] = ()
@@ -128,12 +130,15 @@ class Engine:
 
     def _has_conflicting_sizes(self, feeds: Mapping[str, Any]) -> bool:
         """Whether dimensions with the same name differ in the feeds ("?" is no name)."""
+        shapes = [getattr(feeds.get(name), "shape", ()) for name, _ in self._named_dims]
+        if shapes == self._agreeing:
+            return False
         sizes: dict[str, int] = {}
-        for name, shape in self._named_dims:
-            given = getattr(feeds.get(name), "shape", ())
+        for (_, shape), given in zip(self._named_dims, shapes, strict=True):
             for dim, size in zip(shape, given, strict=False):
                 if isinstance(dim, str) and sizes.setdefault(dim, size) != size and dims.known(dim) is not None:
                     return True
+        self._agreeing = shapes
         return False
 
     @cached_property
