@@ -150,3 +150,34 @@ def _launched(made: Compiled, args: list[Array]) -> Any:
     for view in made.lowered.outputs:
         memory._allocate(view.storage)
     return memory.launches(made.steps, isa=made.isa)[0]
+
+
+@pytest.mark.parametrize("cpu", ["skylake-avx512", "sapphirerapids"])
+@pytest.mark.parametrize("operator", ["average", "max", "pool", "grid"])
+def test_images_of_convolutions_are_sampled_in_nhwc(operator: str, cpu: str) -> None:
+    """The channels of a pixel are adjacent then, so that a tap is one vector."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((2, 8, 9, 13)).astype("f"), rng.standard_normal((37, 8, 3, 3)).astype("f")
+    rois = np.array([[0, 0, 7, 7], [-3, 2, 20, 8.5], [4, 1, 4, 1], [2, 3, 9, 5], [5, 5, 12, 8]], "f")
+    if operator == "pool":
+        sample = "y = MaxRoiPool<pooled_shape = [3, 2]>(a, p)"
+        points, types = np.c_[[0, 1, 1, 0, 1], np.round(rois)].astype("f"), "float[r,5] p"
+    elif operator == "grid":
+        sample = "y = GridSample(a, p)"
+        points, types = rng.uniform(-1.4, 1.4, (2, 41, 2, 2)).astype("f"), "float[2,j,k,2] p"
+    else:
+        mode = "avg" if operator == "average" else "max"
+        sample = "i = Constant<value = int64[5] {0, 1, 1, 0, 1}>() "
+        sample += text(mode, 2).replace("(x, rois, batch)", "(a, p, i)")
+        points, types = rois, "float[5,4] p"
+    body = f"c = Conv<pads = [1, 1, 1, 1]>(x, w) a = Relu(c) {sample}"
+    inputs, outputs = f"float[2,8,h,v] x, float[37,8,3,3] w, {types}", "float[d,e,f,g] y"
+    part = part_of(parse(body, inputs, outputs))
+    (want,) = Program(part.nodes, part.inputs, part.outputs, bind).run([x, w, points], RunContext())
+    found = Compiled(body, inputs, outputs, cpu, constants={"w": w})
+    sampling = next(s.spec for s in found.steps if s.spec.name in ("roi_align", "grid_sample_nhwc"))
+    assert operator == "grid" or dict(sampling.statics)["config"].has_adjacent_channels
+    assert not any("Conv" not in [n.op_type for n in s.nodes] and s.spec.name == "transpose" for s in found.steps)
+    (got,), (again,) = found.run([x, points], checked=True), found.run([x, points], threads=3)
+    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
+    np.testing.assert_array_equal(again, got)

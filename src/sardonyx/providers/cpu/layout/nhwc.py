@@ -22,12 +22,14 @@ from sardonyx.lower.groups import (
     CentredConvolution,
     Contraction,
     Convolution,
+    GridSample,
     Group,
     IntegerConvolution,
     Loop,
     Pool,
     Reduce,
     Resample,
+    RoiAlign,
     Storage,
     View,
 )
@@ -207,7 +209,8 @@ def _convertible(
         for view in (*group.reads, *group.writes):
             if (image := images.get(view.storage)) is None:
                 continue
-            found = image.as_nhwc(view) if takes_nhwc else None
+            is_sampled = isinstance(group, (GridSample, RoiAlign)) and view is group.operands[0]
+            found = image.as_nhwc(view) if takes_nhwc or is_sampled else None
             if found is None or (isinstance(group, Contraction) and found.strides[-1] != 1):
                 excluded.add(view.storage)
     resampled, count = [g for g in groups if isinstance(g, Resample)], -1

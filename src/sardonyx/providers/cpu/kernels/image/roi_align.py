@@ -1,6 +1,7 @@
 """RoiAlign and MaxRoiPool: one cell of a region at a time, channels along the lanes.
 
-The address and the weights of a sample are scalars, the same for all channels. Grid: the cells of all regions.
+The address and the weights of a sample are scalars, the same for all channels: where those of a pixel are adjacent, a
+tap is one vector load. Grid: the cells of all regions.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class RoiAlignConfig(Record):
     scale: float
     shift: float
     ratio: int
+    has_adjacent_channels: bool
 
     @property
     def work(self) -> DType:
@@ -51,8 +53,9 @@ class RoiAlignConfig(Record):
 def steps(group: RoiAlign, analysis: Analysis) -> list[Step]:
     x, rois, batches = group.operands
     config = RoiAlignConfig(
-        x.dtype, rois.dtype, batches.dtype, group.kind, group.spatial_scale, group.shift, group.sampling_ratio
-    )
+        x.dtype, rois.dtype, batches.dtype, group.kind, group.spatial_scale, group.shift, group.sampling_ratio,
+        x.strides[1] == 1,
+    )  # fmt: skip
     extra, outputs = (
         [Matrix.of(views.permuted(v, (0, 2, 3, 1))) for v in seen] for seen in (group.extra, group.outputs)
     )  # fmt: skip
@@ -215,7 +218,7 @@ def _pooled(
     """The mean or maximum of a cell for a vector of channels; 0 if it has no samples."""
     work = config.work
     is_mean = config.kind not in (MAX, INSIDE)
-    channels = [t.index + lane for lane in range(t.lanes)]
+    channels = [t.index + lane for lane in range(0 if config.has_adjacent_channels else t.lanes)]
     if t.mask is not None:
         channels = [k.select(t.mask[lane], channel, t.index) for lane, channel in enumerate(channels)]
     total = k.var(k.const(0 if is_mean else lowest(work), work, t.lanes))
@@ -227,7 +230,10 @@ def _pooled(
     with k.when(has_samples), k.loop(down.begin, down.end) as y, k.loop(along.begin, along.end) as x:
         for row, u in down.taps(y):
             for column, v in along.taps(x):
-                seen = k.pack([start.load(channel * step + row + column) for channel in channels])
+                if config.has_adjacent_channels:
+                    seen = start.at(row + column).load(t)
+                else:
+                    seen = k.pack([start.load(channel * step + row + column) for channel in channels])
                 total.set(combine(total.get(), seen if u is None else seen * (u * v)))
     found = total.get()
     if is_mean:
