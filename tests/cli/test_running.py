@@ -6,13 +6,14 @@ import logging
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 from sardonyx import cli
 from sardonyx.cli import table
 from sardonyx.errors import EngineError, InvalidArgument
-from tests.cli.commands import Commands, run_process
+from tests.cli.commands import Commands, command_line, run_process
 from tests.test_house import HEAVY, ROOT
 
 SUBCOMMANDS = [
@@ -139,3 +140,14 @@ def test_each_command_has_a_page(name: str) -> None:
     page = (folder / f"{name}.md").read_text(encoding="utf-8")
     assert page.startswith(f"# sardonyx {name}\n") and f"\n$ sardonyx {name}" in page
     assert f"]({name}.md)" in (folder / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("more", [["--graph"], ["--json"]])
+def test_a_reader_that_leaves_is_no_error(digits: Path, more: list[str]) -> None:
+    """As `head` does."""
+    command = command_line("inspect", digits, *more)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8") as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 0

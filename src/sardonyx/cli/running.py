@@ -38,6 +38,10 @@ def run(argv: Sequence[str]) -> int:
         try:
             status = command_tree(argv[0] if argv else "").main(list(argv), NAME, standalone_mode=False)
             sys.stdout.flush()
+        except SystemExit as ended:  # by typer: the reader of our output has left, as `head` does
+            if not isinstance(ended.__context__, BrokenPipeError):
+                raise
+            return _failed(ended.__context__)
         except Exception as error:
             return _failed(error)
     if status == INTERRUPTED:  # typer returns it for a KeyboardInterrupt
@@ -139,9 +143,9 @@ def _general(
 
 def _failed(error: Exception) -> int:
     """Tell an error in one line; the exit status that it means."""
-    if isinstance(error, BrokenPipeError):  # the reader of our output has left, as `head` does
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        with suppress(OSError, AttributeError):  # nothing is left to be told when the streams are closed
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]
         return GOOD
     if _shows_tracebacks:
         traceback.print_exception(error)
