@@ -130,3 +130,48 @@ def test_groups_of_a_transposed_convolution_share_scales(groups: int, large_bias
     exact, there, here = exact_and_found(model, path, feeds)
     for found in (there, here):
         np.testing.assert_allclose(found, exact, atol=0.03 * np.abs(exact).max())
+
+
+READ_ELSEWHERE = """
+<ir_version: 8, opset_import: ["": 17]>
+g (float[n, 8] x, bool c) => (float[n, 8] y, float[n, 8] z)
+{
+    p = MatMul(x, w)
+    r = Relu(p)
+    z = MatMul(r, v)
+    s = MatMul(r, w)
+    READ
+}
+"""
+READERS = {
+    "a body": "y = If(c) <then_branch = t () => (float[n, 8] a) { a = Identity(r) }, "
+    "else_branch = f () => (float[n, 8] b) { b = Neg(r) }>",
+    "an operator that is not quantized": "y = Erf(r)",
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"DedicatedQDQPair": True}], ids=["shared", "dedicated"])
+@pytest.mark.parametrize("quant_format", [QDQ, QOperator], ids=str)
+@pytest.mark.parametrize("reader", READERS)
+def test_a_relu_stays_where_its_result_is_read_as_a_real(
+    reader: str, quant_format: QuantFormat, options: dict[str, bool], tmp_path: Path
+) -> None:
+    """onnxruntime's quantizer removes it, and readers that get no quantized values miss it."""
+    rng = np.random.default_rng(8)
+    model = onnx.parser.parse_model(READ_ELSEWHERE.replace("READ", READERS[reader]))
+    for name in "wv":
+        array = rng.standard_normal((8, 8)).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    feeds = [{"x": rng.standard_normal((4, 8)).astype(np.float32), "c": np.array(True)} for _ in range(3)]
+    if reader != "a body":
+        del model.graph.input[1]
+        for each in feeds:
+            del each["c"]
+    path = tmp_path / "q.onnx"
+    quantize_static(
+        model, path, feeds, quant_format, op_types_to_quantize=["MatMul", "Relu"],
+        activation_type=QuantType.QUInt8, extra_options={"AccuracyGuard": 0, **options},
+    )  # fmt: skip
+    exact, there, here = exact_and_found(model, path, feeds)
+    for found in (there, here):
+        np.testing.assert_allclose(found, exact, atol=0.05 * np.abs(exact).max())

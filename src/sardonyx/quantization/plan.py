@@ -150,6 +150,8 @@ class Plan:
             return False
         if len(source.uses) != 1 or source.is_output or source.producer is None:
             return False
+        if not self._reads_are_quantized(result):
+            return False
         given = settings.overrides.first(result.name), settings.overrides.first(source.name)
         if any(each.convert is not None for each in given):
             return False
@@ -162,6 +164,15 @@ class Plan:
         self.graph.remove(node)
         self.activation(source)
         return True
+
+    def _reads_are_quantized(self, value: Value) -> bool:
+        """Whether all readers of a value get it quantized: bodies do not, nor others than receivers that have pairs of
+        their own.
+        """
+        readers = [node for node, _ in local_uses(value, self.graph)]
+        if self.settings.options.dedicated_qdq_pair and not all(map(self.settings.wants, readers)):
+            return False
+        return len(readers) == len(value.uses)
 
 
 def is_cut_by_type(node: Node, parameters: Parameters) -> bool:
