@@ -30,8 +30,10 @@ ALIGNMENT = 64
 MAX_HEAD_NBYTES = 1 << 28
 MAX_NBYTES = 1 << 31
 _DIGEST_NBYTES = 32
-_reported: set[tuple[str, object]] = set()
-"""Folders, and what was warned of: damage, and the errors that writing to them gave."""
+_reported: set[tuple[object, object]] = set()
+"""Folders, or file systems, and what was warned of: damage, and the errors that writing to them gave."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors that all folders of a file system give."""
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 """Errors of writing to a folder that was filled ahead of time and is only read: nothing to warn of."""
 _FRONT_NBYTES = len(MARK) + 8 + 8 + _DIGEST_NBYTES
@@ -87,11 +89,12 @@ def write(folder: PrivateFolder, name: str, head: bytes, body: Chunks = (), body
 
 
 def _report(folder: PrivateFolder, what: object, said: str, *, is_warning: bool = True) -> None:
-    """Log what went wrong, as a warning if it did not happen in this folder before."""
+    """Log what went wrong, as a warning if it did not happen in this folder, or on this full disk, before."""
     import logging  # 3 ms of a start that logs nothing
 
-    is_first = (folder.path, what) not in _reported
-    _reported.add((folder.path, what))
+    known = (folder.device if what in _FULL else folder.path, what)
+    is_first = known not in _reported
+    _reported.add(known)
     logging.getLogger("sardonyx").log(logging.WARNING if is_first and is_warning else logging.INFO, "%s", said)
 
 

@@ -78,6 +78,11 @@ class PrivateFolder:
         self._is_swept = False
 
     @property
+    def device(self) -> int:
+        """The file system that the folder is on."""
+        return self._info.st_dev
+
+    @property
     def is_usable(self) -> bool:
         """Whether the folder that was opened still exists and is still private."""
         try:

@@ -5,6 +5,7 @@ Right answers every time, no traceback, and no more than a warning or two.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import random
@@ -21,6 +22,7 @@ import pytest
 
 import sardonyx as sx
 from sardonyx import cache, entries
+from sardonyx.folders import PrivateFolder
 from sardonyx.providers.cpu.codegen.jit import linker
 from sardonyx.providers.cpu.program import constants
 from sardonyx.session.compiled_cache import CachedEngine
@@ -165,6 +167,20 @@ def test_a_disk_that_is_full_in_the_middle_of_a_file(nbytes: int, model: Path, f
     assert found == expected and len(warnings) <= 2, warnings
     assert results(process(model, 2)) == (expected, [])
     assert started(model) and not list(folder.rglob("*.tmp"))
+
+
+def test_a_full_disk_is_one_warning(
+    model: Path, folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_full(self: PrivateFolder, name: str, chunks: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(PrivateFolder, "write", is_full)
+    monkeypatch.setattr(entries, "_reported", set())
+    with caplog.at_level(logging.WARNING):
+        assert not started(model)
+    (warning,) = caplog.messages  # of the cache and of its kernels
+    assert "No space left" in warning
 
 
 @pytest.mark.parametrize("home", ["/proc/self", "/dev/null", "/nonexistent/home", "relative"])
