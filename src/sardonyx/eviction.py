@@ -36,12 +36,14 @@ def files(folder: PrivateFolder) -> Iterator[CacheFile]:
 
 
 def evict(folder: PrivateFolder) -> None:
-    """Delete the least recently used files of a cache that is larger than ``SARDONYX_CACHE_NBYTES``."""
+    """Delete the least recently used files of a cache that is larger than ``SARDONYX_CACHE_NBYTES``; before them the
+    files that do not leave room for others, for which all of those would have to go, and they themselves next.
+    """
     limit, found = knobs.CACHE_NBYTES.get(), list(files(folder))
     nbytes = sum(file.nbytes for file in found)
     if nbytes <= limit:
         return
-    for file in sorted(found, key=lambda file: file.used_at):
+    for file in sorted(found, key=lambda file: (file.nbytes <= KEPT * limit, file.used_at)):
         file.remove()
         nbytes -= file.nbytes
         if nbytes <= KEPT * limit:

@@ -90,6 +90,19 @@ def test_the_least_recently_used_files_are_evicted(
     assert sorted(p.name for p in folder.iterdir()) == [names[0], *names[6:]]
 
 
+def test_a_file_larger_than_the_cache_may_be_evicts_no_others(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = folders.cache_folder()
+    assert private is not None
+    names = [f"{i:064x}.o" for i in range(4)]
+    for name, nbytes in zip(names, (1000, 1000, 5500, 1000), strict=True):
+        private.write(name, [bytes(nbytes)])
+    monkeypatch.setenv("SARDONYX_CACHE_NBYTES", "6000")
+    eviction.evict(private)
+    assert sorted(p.name for p in folder.iterdir()) == [names[0], names[1], names[3]]
+
+
 def test_files_that_are_not_the_caches_stay(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder that holds more than the cache: a user's home, say."""
     folder.mkdir(mode=0o700)
