@@ -131,7 +131,8 @@ class RectifyIntegers(Fusion):
 @fusion
 class MultiplyUnits(Fusion):
     """QuantizeLinear(DequantizeLinear(a) * DequantizeLinear(b))  ->  the product of integers, which is exact, times one
-    factor. The zero point is added before rounding, so that ties go as in onnxruntime's QLinearMul.
+    factor. An even zero point is added before rounding, which changes no exact tie; others go as in onnxruntime's
+    QLinearMul then.
     """
 
     shares = True
@@ -155,6 +156,8 @@ class MultiplyUnits(Fusion):
         for real, v in ((left, m.a), (right, m.b)):
             real.type = TensorType(dtypes.f32, v.shape)
         units = op.Mul(op.Mul(left, right), op.const(a * b / y))
+        if int(m.z.item()) % 2:
+            return op.QuantizeLinear(units, one, m.z)
         return op.QuantizeLinear(op.Add(units, op.const(np.float32(m.z.item()))), one, zero)
 
 
