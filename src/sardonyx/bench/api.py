@@ -74,7 +74,7 @@ def benchmark(
     subject = Contestant(OURS, precision, providers=tuple(providers))
     others = _contestants(peers)
     before = Usage.now()
-    with tempfile.TemporaryDirectory() as made, _file_of(model, made) as path:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made, _file_of(model, made) as path:
         sized = {"dimensions": dimensions, "shapes": shapes, "seed": seed}
         inputs = generate_inputs(path, **sized) if feeds is None else _given(feeds)  # type: ignore[arg-type]
         bench = _Bench(path, Path(made), (threads, rounds, seconds, starts), warm_s, step)

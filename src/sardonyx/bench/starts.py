@@ -44,7 +44,7 @@ def measure_starts(
         for contestant in contestants:
             if contestant.name in absent:
                 continue
-            with tempfile.TemporaryDirectory() as cache:
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
                 try:
                     for kind in ("cold", "warm"):
                         fresh = Process(threads, contestant.isa, cache, deadline, worker)

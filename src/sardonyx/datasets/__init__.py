@@ -21,7 +21,7 @@ def get_example(name: str) -> str:
 def _folder() -> str:
     global _made
     if _made is None:
-        _made = tempfile.TemporaryDirectory(prefix="sardonyx-examples-")
+        _made = tempfile.TemporaryDirectory(prefix="sardonyx-examples-", ignore_cleanup_errors=True)
     return _made.name
 
 

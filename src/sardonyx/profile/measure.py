@@ -62,7 +62,7 @@ def profiled(
     if not 1 <= runs <= MAX_RUNS:
         raise InvalidArgument("the number of runs", expected=f"1 to {MAX_RUNS}", got=runs)
     asked = SessionOptions() if options is None else copy(options)
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made:
         asked.enable_profiling, asked.profile_file_prefix = True, os.path.join(made, "trace")
         step("loading the model")
         session = InferenceSession(model, asked, providers=list(providers))

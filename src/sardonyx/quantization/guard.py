@@ -139,7 +139,7 @@ def guarded(reference: Any, samples: Sequence[Feeds], prepared: Model, settings:
     quantize(asked, settings)
     with contextlib.ExitStack() as stack:
         try:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sardonyx-"))
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sardonyx-", ignore_cleanup_errors=True))
             guard = _Guard(reference, samples, quantize, settings.options.accuracy_guard, Path(folder))
             first = guard.compared("as asked", asked)
         except FAILURES as error:

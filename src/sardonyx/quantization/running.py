@@ -57,7 +57,9 @@ class Runner:
     def __enter__(self) -> Runner:
         source: Any = self._model
         if self._model.ByteSize() > MAX_IN_MEMORY:
-            folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="sardonyx-"))
+            folder = self._stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="sardonyx-", ignore_cleanup_errors=True)
+            )
             source = str(Path(folder) / "model.onnx")
             write_proto(self._model, source)
         self._session = open_session(source)

@@ -84,7 +84,7 @@ class Stopwatch:
 
     def profile(self, model: Any) -> dict[str, float]:
         """Milliseconds of each step of one run, by the name of its node; of a node without name, by its result's."""
-        with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
+        with tempfile.TemporaryDirectory(prefix="sardonyx-", ignore_cleanup_errors=True) as folder:
             session = open_session(model, enable_profiling=True, profile_file_prefix=str(Path(folder) / "profile"))
             for _ in range(PROFILED_RUNS):
                 session.run(None, self._feeds)

@@ -75,7 +75,7 @@ def search(
             hint="pass a calibration_data_reader, or a calibration_cache_path that exists and Budget(evaluation=...)",
         )
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sardonyx-")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sardonyx-", ignore_cleanup_errors=True)))
         samples = None if reader is None else Samples(reader, folder, "calibration")
         evaluation = samples if goal.evaluation is None else Samples(goal.evaluation, folder, "evaluation")
         assert evaluation is not None
