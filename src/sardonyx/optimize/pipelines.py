@@ -239,6 +239,7 @@ INTEGERS = (
     "ReportRealProducts",
     "FoldDequantize",
     "FoldQuantizedClip",
+    "ClipIntegers",
     "DequantizeForReductions",
     "RemoveDeadCode",
 )

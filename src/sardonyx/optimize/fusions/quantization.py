@@ -129,6 +129,43 @@ class RectifyIntegers(Fusion):
 
 
 @fusion
+class ClipIntegers(Fusion):
+    """QuantizeLinear(Relu(x)), QuantizeLinear(Clip(x))  ->  the integers of x, clipped, which are the same:
+    quantization is monotone. What follows the sums of a product is one multiply-add then.
+    """
+
+    def pattern(self, op: Any, x: Any, s: Any, z: Any) -> Any:
+        clipped = op.either(op.Relu(x), op.Clip(x, op.optional("low"), op.optional("high")))
+        return op.QuantizeLinear(clipped, s, z, name="quantize")
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        node, dtype = m.node("quantize"), m.z.dtype
+        require(dtype is not None and dtype.is_integer and dtype.bits == 8, "the integers are no bytes", m.z)
+        require(m.x.dtype is dtypes.f32 and m.s.dtype is dtypes.f32, "the reals are not known to be f32", m.x)
+        require(m.s.is_scalar_const and 0 < m.s.item() < np.inf, "there is no positive scale for all elements", m.s)
+        require(m.z.is_scalar_const, "the zero point is not a constant", m.z)
+        bounds = (m.values.get("low"), m.values.get("high")) if "low" in m.values or "high" in m.values else ()
+        for v in bounds:
+            require(v is None or v.is_scalar_const, "a bound is not a constant", v)
+        low, high = (None if v is None else v.item() for v in bounds) if bounds else (0.0, None)
+        require(low is None or high is None or low <= high, "the bounds are in reverse order", m.x)
+        require(all(v is None or not np.isnan(v) for v in (low, high)), "a bound is not a number", m.x)
+        made = op.QuantizeLinear(m.x, m.s, m.z, **node.attrs)
+        made.type = node.output.type
+        for bound, clip in ((low, op.Max), (high, op.Min)):
+            if bound is not None:
+                made = clip(made, op.const(self._quantized(bound, m)))
+                made.type = node.output.type
+        return made
+
+    @staticmethod
+    def _quantized(bound: float, m: Match) -> Any:
+        meaning = registry.find("", "QuantizeLinear")
+        assert meaning is not None
+        return meaning.numpy(np.asarray(bound, np.float32), *(v.numpy().reshape(()) for v in (m.s, m.z)))
+
+
+@fusion
 class MultiplyUnits(Fusion):
     """QuantizeLinear(DequantizeLinear(a) * DequantizeLinear(b))  ->  the product of integers, which is exact, times one
     factor. An even zero point is added before rounding, which changes no exact tie; others go as in onnxruntime's
