@@ -99,6 +99,53 @@ def test_a_slice_that_is_added_to_the_whole_was_whole() -> None:
     assert dims.broadcast(A, dims.minimum(A, 0)) == 0
 
 
+def test_a_size_that_is_added_to_what_was_cut_off_and_padded_again() -> None:
+    again = dims.add(dims.maximum(dims.sub(A, 1), 0), 1)
+    assert dims.broadcast(A, again) == dims.broadcast(again, A) == A
+    assert dims.broadcast(A, dims.maximum(A, 1)) == A
+    third = dims.add(dims.maximum(dims.sub(A, 3), 0), 3)
+    assert dims.broadcast(A, third) == third
+    assert dims.broadcast(B, again) == f"broadcast(b, {again})"
+
+
+def test_what_was_broadcast_already_adds_nothing() -> None:
+    both = dims.broadcast(A, B)
+    assert dims.broadcast(both, A) == dims.broadcast(B, both) == both
+    three = dims.broadcast(both, C)
+    assert dims.broadcast(three, both) == dims.broadcast(dims.broadcast(C, A), three) == three
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["broadcast", "cut", "capped"]), st.integers(0, 8), st.integers(0, 8)), max_size=6
+    ),
+    st.integers(0, 4),
+    st.integers(0, 4),
+)
+def test_broadcasts_have_the_size_of_their_result_wherever_operands_fit(
+    steps: list[tuple[str, int, int]], a: int, b: int
+) -> None:
+    """Sizes are built step by step from earlier ones, each broadcast with another: what the text says is what results."""
+    made: list[Any] = [A, B]
+    values = [a, b]
+    for what, i, j in steps:
+        i, n = i % len(made), j % 4
+        if what == "cut":
+            made.append(dims.add(dims.maximum(dims.sub(made[i], n), 0), n))
+            values.append(max(values[i] - n, 0) + n)
+        elif what == "capped":
+            made.append(dims.minimum(made[i], n))
+            values.append(min(values[i], n))
+        else:
+            x, y = values[i], values[j % len(made)]
+            if x != y and 1 not in (x, y):
+                return
+            made.append(dims.broadcast(made[i], made[j % len(made)]))
+            values.append(y if x == 1 else x)
+        assert dims.evaluate(made[-1], {"a": a, "b": b}) == values[-1], made[-1]
+
+
 def test_expressions_that_grow_are_given_up() -> None:
     d: Any = A
     for i in range(dims.MAX_TEXT // 3):

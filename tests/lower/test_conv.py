@@ -94,6 +94,26 @@ def test_end_padding_counts_if_count_include_pad_is_set() -> None:
         assert isinstance(group, Pool) and group.ends == ends
 
 
+def test_memory_blocks_keep_the_length_of_their_input() -> None:
+    """Windows that look back and ahead, as feed-forward sequential memory networks have them: padded on both sides, cut
+    off, and padded again where the cut took too much. The length stays one name, however many blocks there are.
+    """
+    text = []
+    for i in range(6):
+        text.append(
+            f"b{i} = Conv<group = 4, pads = [2, 2]>(x{i}, k) c{i} = Slice(b{i}, zero, back, two) d{i} = Add(x{i}, c{i}) "
+            f"e{i} = Conv<group = 4, pads = [2, 2]>(x{i}, k) f{i} = Slice(e{i}, three, far, two) "
+            f"g{i} = Pad(f{i}, pads) h{i} = Add(d{i}, g{i}) r{i} = Relu(h{i}) x{i + 1} = Add(r{i}, x{i})"
+        )
+    given = "x0 = Identity(x) "
+    numbers = {"zero": 0, "two": 2, "three": 3, "back": -2, "far": 2**63 - 1}
+    given += " ".join(f"{name} = Constant<value_ints = [{n}]>()" for name, n in numbers.items())
+    given += " pads = Constant<value_ints = [0, 0, 0, 0, 0, 1]>() "
+    graph = parse(given + " ".join(text), "float[n,4,t] x, float[4,1,3] k", "float[n,4,t] x6")
+    assert {value.shape for node in graph.nodes if node.op_type == "Relu" for value in node.outputs} == {("n", 4, "t")}
+    compare(graph, {"n": 2, "t": 9}, {"n": 1, "t": 2}, {"n": 3, "t": 1})
+
+
 REFUSED = {
     "kernel": ("y = Conv(x, k)", "float[1,4,9,9] x, float[6,4,r,3] k", "float[1,6,p,7] y", "size of the kernel"),
     "channels": ("y = Conv(x, k)", "float[1,5,9,9] x, float[6,4,3,3] k", "float[1,6,7,7] y", "channels"),

@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from sardonyx import errors
-from tests.normalize.contrib import agree, fresh_numbers, gives, integers, model, normal, ours, rng, scales, weights  # noqa: F401
+from tests.comparing import Tolerance, assert_same
+from tests.normalize.contrib import (  # noqa: F401
+    MICROSOFT,
+    agree,
+    fresh_numbers,
+    gives,
+    integers,
+    model,
+    normal,
+    onnxruntime,
+    ours,
+    rng,
+    scales,
+    weights,
+)
 
 I32 = np.int32
 BATCH, NEW, HEADS, SIZE, PAST = 2, 5, 2, 4, 3
@@ -77,6 +93,36 @@ def test_multi_head_attention(mask, unidirectional, past, biased):
 def test_multi_head_attention_over_split_heads():
     q, k, v = normal(BATCH, NEW, WIDTH), normal(BATCH, HEADS, 7, SIZE), normal(BATCH, HEADS, 7, SIZE)
     agree("MultiHeadAttention", q, k, v, num_heads=HEADS)
+
+
+@pytest.mark.parametrize("attribute", ["value", "value_ints"])
+def test_ranks_that_follow_from_constant_nodes(attribute):
+    """Sizes and axes may be Constant nodes, as some builders write them, in models that state no inner shapes."""
+    held = helper.make_tensor("", TensorProto.INT64, [1], [0]) if attribute == "value" else [0]
+    nodes = [
+        helper.make_node("Constant", [], ["axes"], **{attribute: held}),
+        helper.make_node("Shape", ["x"], ["length"], start=1, end=2),
+        helper.make_node("Squeeze", ["length", "axes"], ["count"]),
+        helper.make_node("Range", ["zero", "count", "one"], ["steps"]),
+        helper.make_node("Unsqueeze", ["steps", "axes"], ["row"]),
+        helper.make_node("Gather", ["table", "row"], ["places"]),
+        helper.make_node("Add", ["x", "places"], ["q"]),
+        helper.make_node("MultiHeadAttention", ["q", "q", "q"], ["y"], domain=MICROSOFT, num_heads=HEADS),
+    ]
+    held_values = {"zero": np.array(0), "one": np.array(1), "table": normal(32, WIDTH)}
+    graph = helper.make_graph(
+        nodes,
+        "places",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", "length", WIDTH])],
+        [onnx.ValueInfoProto(name="y")],
+        [numpy_helper.from_array(x, name) for name, x in held_values.items()],
+    )
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
+    proto = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    for batch, length in ((2, 5), (1, 9)):
+        feeds = {"x": normal(batch, length, WIDTH)}
+        (want,), (got,) = onnxruntime(proto, feeds), ours(proto, feeds)
+        assert_same(got, want, Tolerance(of_largest=2e-5, least=1.0))
 
 
 def softmax(x):

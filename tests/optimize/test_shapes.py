@@ -292,6 +292,13 @@ FOLDED = {
         "float[N,S] x",
         ["Neg"],
     ),
+    "elements of a value that was removed": (
+        HEADS + "six = Constant<value_ints=[6]>() n = Mul(b, six) t = Concat<axis=0>(n, b, q) "
+        "m = Constant<value_ints=[-1]>() r = Reshape(t, m) e = Equal(r, m) three = Constant<value_ints=[3]>() "
+        "f = ConstantOfShape<value=int64[1] {1}>(three) w = Where(e, f, r) y = ConstantOfShape(w)",
+        "float[N,S,64] x",
+        ["Shape", "Mul", "Shape", "Concat", "ConstantOfShape"],
+    ),
     "reshape to its own shape": ("s = Shape(x) y = Reshape(x, s)", "float[N,S] x", []),
 }
 

@@ -305,7 +305,8 @@ def _extreme(fn: str, a: Dim, b: Dim, choose: Callable[[int, int], int]) -> Know
 def broadcast(a: Dim, b: Dim) -> Known | None:
     """The dimension of a broadcast result; a dimension of 1 stretches.
 
-    Operands that do not fit are rejected before a run, so broadcasting d with min(n, d), a slice's size, is d.
+    Operands that do not fit are rejected before a run, so broadcasting d with min(n, d), a slice's size, is d, and with
+    max(0, d - n) + n, the size of what was cut off and padded again, is max(d, n).
     """
     x, y = known(a), known(b)
     if x == y or y == 1:
@@ -320,7 +321,32 @@ def broadcast(a: Dim, b: Dim) -> Known | None:
         return None
     if _is_capped(x, y) or _is_capped(y, x):
         return y if _is_capped(x, y) else x
+    for d, whole in ((x, y), (y, x)):
+        if (least := raised_to(d, whole)) is not None:
+            return whole if least == 1 else d
+    parts, others = _operands(x), _operands(y)
+    if parts <= others or others <= parts:
+        return y if parts <= others else x
     return _opaque("broadcast", *sorted((x, y)))
+
+
+def raised_to(d: Expr, whole: Expr) -> int | None:
+    """The positive n with which d is max(whole, n), however it is written; None if there is none."""
+    least = d.terms.get((), 0)
+    atoms = [m for m in d.terms if m]
+    if len(atoms) != 1 or len(atoms[0]) != 1 or d.terms[atoms[0]] != 1 or atoms[0][0].fn != "max":
+        return None
+    inner = [add(arg, least) for arg in atoms[0][0].args]
+    numbers = [arg for arg in inner if type(arg) is int]
+    return numbers[0] if whole in inner and numbers and numbers[0] > 0 else None
+
+
+def _operands(d: Expr) -> frozenset[Known]:
+    """What is broadcast to d, through broadcasts of broadcasts."""
+    ((m, c), *more) = d.terms.items()
+    if more or c != 1 or len(m) != 1 or m[0].fn != "broadcast":
+        return frozenset((d,))
+    return frozenset().union(*(_operands(arg) if isinstance(arg, Expr) else (arg,) for arg in m[0].args))
 
 
 def _is_capped(d: Expr, whole: Expr) -> bool:

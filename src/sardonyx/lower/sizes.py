@@ -60,9 +60,14 @@ def broadcast_factor(size: Known, box: Known) -> Known:
         return 1
     if size == 1:
         return 0
-    if dims.at_least(size, 2) or _is_capped(size, box):
+    if dims.at_least(size, 2) or _is_capped(size, box) or _is_box_or_one(size, box):
         return 1
     return minimum(sub(size, 1), 1)
+
+
+def _is_box_or_one(size: Known, box: Known) -> bool:
+    """Whether a size is max(box, 1): where the two differ, nothing is read."""
+    return isinstance(size, Expr) and isinstance(box, Expr) and dims.raised_to(size, box) == 1
 
 
 def _is_capped(size: Known, box: Known) -> bool:

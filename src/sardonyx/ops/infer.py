@@ -12,6 +12,7 @@ from onnx import shape_inference
 from sardonyx.errors import SardonyxError
 from sardonyx.ir import types
 from sardonyx.ir.graph import Node, Value
+from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import TensorType, ValueType
 from sardonyx.model import save, unsafe
 from sardonyx.model.types import from_proto, to_proto
@@ -35,6 +36,9 @@ MAX_DATA = 256
 MAX_CONTENT = 64
 """Largest tensor that may be a shape, or a part of one."""
 
+_HELD = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
+"""Attributes of Constant that hold numbers."""
+
 OPSETS = {"": onnx.defs.onnx_opset_version(), "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.training": 1}
 """The versions to which ``normalize`` upgrades every node."""
 
@@ -50,8 +54,8 @@ def schema_of(domain: str, op_type: str) -> Any:
 
 def constant_content(value: Value) -> np.ndarray[Any, Any] | None:
     """The elements of a small constant of integers, bools or integral floats; None for a fractional element."""
-    const = value.const
-    if const is None or value.overridable or const.size > MAX_CONTENT or len(const.shape) > 2:
+    const = _constant(value)
+    if const is None or const.size > MAX_CONTENT or len(const.shape) > 2:
         return None
     kind = const.dtype.kind
     if kind not in ("int", "uint", "bool") and const.dtype.name not in ("f32", "f64"):
@@ -95,7 +99,7 @@ def _by_schema(node: Node) -> list[ValueType | None]:
     for i, v in enumerate(node.outputs):
         proto.output[i] = f"o{i}" if v.name or not v.is_dead else ""
     in_types = {f"i{i}": to_proto(v.type) for i, v in enumerate(node.inputs) if v is not None}
-    data = {f"i{i}": _data(v) for i, v in enumerate(node.inputs) if v is not None and _is_small(v)}
+    data = {f"i{i}": save.tensor_to_proto(small) for i, v in enumerate(node.inputs) if (small := _small(v)) is not None}
     imports = [onnx.helper.make_opsetid(d, n) for d, n in OPSETS.items()]
     try:
         found = shape_inference.infer_node_outputs(schema, proto, in_types, data, None, imports)
@@ -112,10 +116,20 @@ def _with_names(t: ValueType | None, given: dict[str, str]) -> ValueType | None:
     return TensorType(t.dtype, tuple(given.get(d) if isinstance(d, str) else d for d in t.shape))
 
 
-def _is_small(value: Value) -> bool:
-    return value.is_const and value.const is not None and value.const.size <= MAX_DATA
+def _small(value: Value | None) -> Tensor | None:
+    const = None if value is None else _constant(value)
+    return const if const is not None and const.size <= MAX_DATA else None
 
 
-def _data(value: Value) -> onnx.TensorProto:
-    assert value.const is not None
-    return save.tensor_to_proto(value.const)
+def _constant(value: Value) -> Tensor | None:
+    """The tensor that a value always is: an initializer's, or that of a Constant node, which is folded only later."""
+    if value.const is not None:
+        return None if value.overridable else value.const
+    node = value.producer
+    if node is None or node.op_type != "Constant" or node.domain:
+        return None
+    ((key, held),) = node.attrs.items()
+    if isinstance(held, Tensor):
+        return held
+    dtype = _HELD.get(key)
+    return None if dtype is None else Tensor.of(np.array(held, dtype))

@@ -273,6 +273,9 @@ class _Folder:
 
     def _replace(self, graph: Graph, node: Node, old: Value, new: Value, made: list[Node], why: str) -> bool:
         done = self.log.replace(graph, [node], [old], [new], made, why)
+        key = self.facts.key(old)
+        if done and key is not None and self.facts.equal.get(key, old) is old:
+            self.facts.equal[key] = new
         if not done:
             gone = {out for n in made for out in n.outputs}
             for key in [key for key, v in self.facts.equal.items() if v in gone]:

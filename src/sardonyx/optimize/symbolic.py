@@ -54,7 +54,7 @@ class Facts:
 
     def content(self, value: Value) -> Array | None:
         found = self.contents.get(value)
-        if found is None and value.const is not None:
+        if found is None:
             found = constant_content(value)
             if found is not None:
                 self.contents[value] = found
