@@ -126,7 +126,7 @@ def test_what_was_broadcast_already_adds_nothing() -> None:
 def test_broadcasts_have_the_size_of_their_result_wherever_operands_fit(
     steps: list[tuple[str, int, int]], a: int, b: int
 ) -> None:
-    """Sizes are built step by step from earlier ones, each broadcast with another: what the text says is what results."""
+    """Sizes are built step by step from earlier ones; what an expression says is what a run would find."""
     made: list[Any] = [A, B]
     values = [a, b]
     for what, i, j in steps:

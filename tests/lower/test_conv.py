@@ -98,13 +98,12 @@ def test_memory_blocks_keep_the_length_of_their_input() -> None:
     """Windows that look back and ahead, as feed-forward sequential memory networks have them: padded on both sides, cut
     off, and padded again where the cut took too much. The length stays one name, however many blocks there are.
     """
-    text = []
-    for i in range(6):
-        text.append(
-            f"b{i} = Conv<group = 4, pads = [2, 2]>(x{i}, k) c{i} = Slice(b{i}, zero, back, two) d{i} = Add(x{i}, c{i}) "
-            f"e{i} = Conv<group = 4, pads = [2, 2]>(x{i}, k) f{i} = Slice(e{i}, three, far, two) "
-            f"g{i} = Pad(f{i}, pads) h{i} = Add(d{i}, g{i}) r{i} = Relu(h{i}) x{i + 1} = Add(r{i}, x{i})"
-        )
+    text = [
+        f"b{i} = Conv<group = 4, pads = [2, 2]>(x{i}, k) c{i} = Slice(b{i}, zero, back, two) d{i} = Add(x{i}, c{i}) "
+        f"e{i} = Conv<group = 4, pads = [2, 2]>(x{i}, k) f{i} = Slice(e{i}, three, far, two) g{i} = Pad(f{i}, pads) "
+        f"h{i} = Add(d{i}, g{i}) r{i} = Relu(h{i}) x{i + 1} = Add(r{i}, x{i})"
+        for i in range(6)
+    ]
     given = "x0 = Identity(x) "
     numbers = {"zero": 0, "two": 2, "three": 3, "back": -2, "far": 2**63 - 1}
     given += " ".join(f"{name} = Constant<value_ints = [{n}]>()" for name, n in numbers.items())

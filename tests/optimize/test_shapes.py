@@ -319,6 +319,16 @@ def test_elements_of_shapes_are_what_a_run_computes(case: str) -> None:
     assert_holds(model)
 
 
+@pytest.mark.parametrize("shape", ["2, 2", "N, 2", "1"], ids=["larger", "of unknown size", "alike"])
+def test_a_choice_between_equal_numbers_has_the_shape_of_its_condition(shape: str) -> None:
+    body = "a = Constant<value_ints=[5]>() b = Constant<value_ints=[5]>() y = Where(c, a, b)"
+    model, _ = folded(body, inputs=f"bool[{shape}] c", outputs="int64 y")
+    sizes = [int(d) if d.isdecimal() else 3 for d in shape.split(", ")]
+    condition = np.arange(np.prod(sizes, dtype=int)).reshape(sizes) % 2 == 0
+    (found,) = compile_graph(model.graph).run([condition], RunContext())
+    np.testing.assert_array_equal(found, np.where(condition, [5], [5]))
+
+
 CONTENTS = {
     "arithmetic": (
         "t = Constant<value_ints=[2,3]>() a = Mul(s, t) b = Sub(a, t) c = Neg(b) d = Abs(t) e = Add(c, d)",

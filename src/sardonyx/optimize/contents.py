@@ -17,6 +17,7 @@ from sardonyx import dtypes
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Dim, Expr
 from sardonyx.ir.graph import Node
+from sardonyx.ir.shape import Shape
 from sardonyx.ops import registry
 from sardonyx.ops.infer import MAX_CONTENT
 
@@ -163,9 +164,20 @@ _CHOOSE = np.frompyfunc(_choose, 3, 1)
 
 
 def _where(node: Node, ins: Known) -> Sequence[Array | None]:
+    """One operand may be unknown, if its shape is a number of elements."""
     if sum(a is None for a in ins) > 1:
         return ()
-    return (_array(_CHOOSE(*(objects(None, ()) if a is None else a for a in ins))),)
+    operands = [_unknown(v.shape) if a is None and v is not None else a for v, a in zip(node.inputs, ins, strict=True)]
+    known = [a for a in operands if a is not None]
+    return (_array(_CHOOSE(*known)),) if len(known) == len(operands) else ()
+
+
+def _unknown(shape: Shape | None) -> Array | None:
+    """Unknown elements of a known number."""
+    known = [d for d in shape or () if isinstance(d, int)]
+    if shape is None or len(known) < len(shape) or math.prod(known) > MAX_CONTENT:
+        return None
+    return objects(None, tuple(known))
 
 
 EXACT_BITS = {"f32": 24, "f64": 53, "i32": 31, "i64": 63}
