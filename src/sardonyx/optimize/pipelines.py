@@ -12,6 +12,7 @@ from sardonyx.optimize.fusions import (
     attention,
     attention_parts,
     casts,
+    clipped_convs,
     conv,
     conv_resize,
     flat_attention,
@@ -246,7 +247,7 @@ INTEGERS = (
 """For providers with integer kernels: integers are rearranged and multiplied as such; other constants are dequantized
 once, or read as they are by products."""
 
-IMAGES = ("JoinConvs", "JoinDepthwiseConvs", "ConvolveBeforeResize")
+IMAGES = ("ClipConvWindows", "JoinConvs", "JoinDepthwiseConvs", "ConvolveBeforeResize")
 """For providers with channels along vector lanes, and with convolutions that add to their output."""
 
 PORTABLE = ("AdaptAttentionMasks", "ShareConstants", "ShareDuplicates", "RemoveDeadCode")
@@ -318,6 +319,7 @@ _MODULES = (
     flex_attention,
     casts,
     cleanup,
+    clipped_convs,
     conv,
     conv_resize,
     flat_attention,

@@ -141,8 +141,10 @@ class CpuProvider:
         return known[1]
 
     def prepare(self, graph: Graph, owned: list[Node]) -> Report | None:
-        """Rewrites for this provider: quantized products become integer products, small convolutions of one image are
-        merged, images are convolved before they are upsampled, and Transposes are moved past data-dependent sizes."""
+        """Rewrites for this provider: quantized products become integer products, windows lose taps that read padding
+        alone, small convolutions of one image are merged, images are convolved before they are upsampled, and
+        Transposes are moved past data-dependent sizes.
+        """
         from sardonyx.optimize import manager, pipelines
         from sardonyx.providers.cpu.layout.deferred_transpose import defer_transposes
 
