@@ -72,6 +72,24 @@ def test_other_chips(name: str, cpu: str) -> None:
             assert_same(a, b, ROUNDING)
 
 
+@pytest.mark.parametrize("cpu", ["sapphirerapids", "haswell"])
+@pytest.mark.parametrize("name", ["lengths", "many units", "many units, two stages", "a vector and one"])
+def test_a_sequence_does_not_depend_on_those_beside_it(name: str, cpu: str) -> None:
+    """Whatever batch is multiplied at once, and whether it is known: to the last bit."""
+    case = CASES[name]
+    compiled = Compiled(*case.text, cpu)
+    shapes = [text.split("[")[1].split("]")[0].split(",") for text in case.text[1].split(", ")]
+    axes = [shape.index("n") if "n" in shape else None for shape in shapes]
+    every = given(case, {"t": 3, "n": 9})
+    want = compiled.run(every)
+    for batch in (1, 2, 3, 4, 5, 7, 8):
+        args = [a if axis is None else np.take(a, range(batch), axis) for a, axis in zip(every, axes, strict=True)]
+        known = Compiled(*(part.replace(",n,", f",{batch},").replace("[n]", f"[{batch}]") for part in case.text), cpu)
+        for found in (compiled.run(args), known.run(args)):
+            for a, b in zip(found, want, strict=True):
+                np.testing.assert_array_equal(a, np.take(b, range(batch), b.ndim - 2))
+
+
 @pytest.mark.parametrize(
     "case",
     [

@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
+from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Stage
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.language.amx import COUNT, ROWS
@@ -27,16 +28,17 @@ class RecurrenceTile(Record):
     lanes: int
     vectors: int
     chains: int
-    rows: int
+    heights: tuple[int, ...]
+    """Row counts with their own code; others use the next larger one and repeat their last row."""
 
     @staticmethod
-    def of(isa: Isa, dtype: DType, units: int, gates: int) -> RecurrenceTile:
+    def of(isa: Isa, dtype: DType, units: int, gates: int, batch: Known) -> RecurrenceTile:
         lanes = lanes_of(isa.lanes, dtype)
         while lanes > 4 and lanes // 2 >= units:
             lanes //= 2
         vectors = 1 if -(-units // lanes) % 2 else 2
         chains = next(n for n in (1, 2, 4) if gates * vectors * n >= CHAINS or n == 4)
-        return RecurrenceTile(lanes, vectors, chains, max(1, (isa.registers - 8) // (gates * chains)))
+        return RecurrenceTile(lanes, vectors, chains, _heights(_most_rows(isa, gates * chains), batch))
 
     @staticmethod
     def of_bytes(isa: Isa, gates: int) -> RecurrenceTile:
@@ -44,18 +46,38 @@ class RecurrenceTile(Record):
         16 rows."""
         lanes = lanes_of(isa.lanes, i32)
         chains = next(n for n in (1, 2, 4) if gates * n >= CHAINS or n == 4)
-        rows = max(1, (isa.registers - 8) // (gates * chains))
-        return RecurrenceTile(lanes, 1, chains, ROWS if isa.amx and gates < COUNT - 2 else rows)
+        return RecurrenceTile(
+            lanes, 1, chains, (ROWS if isa.amx and gates < COUNT - 2 else _most_rows(isa, gates * chains),)
+        )
 
     @property
-    def heights(self) -> tuple[int, ...]:
-        """Row counts with their own code; others use the next larger one and repeat their last row."""
-        return (1, self.rows) if self.rows > 1 else (1,)
+    def rows(self) -> int:
+        """The rows of a whole tile."""
+        return self.heights[-1]
 
     @property
     def units(self) -> int:
         """U, the units of a panel."""
         return self.lanes * self.vectors
+
+    def vectors_of(self, height: int, gates: int, isa: Isa) -> int:
+        """Vectors of a panel that are multiplied at once: all of them, where their sums and weights fit into registers
+        beside two elements.
+        """
+        taken = gates * self.vectors * (height * self.chains + 1) + 2
+        return self.vectors if height == 1 or taken <= isa.registers else 1
+
+
+def _most_rows(isa: Isa, sums: int) -> int:
+    return max(1, (isa.registers - 8) // sums)
+
+
+def _heights(most: int, batch: Known) -> tuple[int, ...]:
+    """For any batch 1, 2, 4 and so on up to a whole tile; for a known one that of whole tiles and of the last."""
+    if not isinstance(batch, int):
+        return (*(n for n in (1, 2, 4, 8) if n < most), most)
+    found = {most} if batch >= most else set[int]()
+    return tuple(sorted(found | {batch % most} - {0})) or (1,)
 
 
 class RecurrenceConfig(Record):

@@ -1,8 +1,8 @@
 """Recurrent layers: for each time step, matrix products of the states with few rows, then a scalar expression per unit.
 
 Weights are packed in panels of U adjacent units (``gemm.pack``): [direction][gate][units / U][source][U], so that a
-time step streams through them once. The accumulators of all gates are in registers: for a single row those of a whole
-panel, to hide the latency of additions; for several rows those of one vector of units, so that the rows share each
+time step streams through them once. The accumulators of all gates are in registers: for one or two rows those of a
+whole panel, to hide the latency of additions; for more rows those of one vector of units, so that the rows share each
 load. The expression is evaluated while the sums are in L1; the next panel's products hide its latency.
 
 **Summation order.** Each sum has ``chains`` interleaved partial sums, added at the end, to hide the latency of
@@ -64,7 +64,7 @@ def steps(group: Recurrence, analysis: Analysis) -> list[Step]:
     assert isinstance(units, int) and isinstance(directions, int) and isinstance(gates, int)
     is_int8 = group.scale is not None
     height = max(len(s.gates) for s in group.stages)
-    shape = RecurrenceTile.of_bytes(isa, height) if is_int8 else RecurrenceTile.of(isa, dtype, units, height)
+    shape = RecurrenceTile.of_bytes(isa, height) if is_int8 else RecurrenceTile.of(isa, dtype, units, height, batch)
     weights = _weights(group)
     stored, why = (i8, "sources are quantized") if is_int8 else storage_dtype(weights, analysis)
     before, r = quads.packed_b(weights, shape.units, isa) if is_int8 else packed_b(weights, stored, shape.units, isa)
@@ -312,11 +312,9 @@ class _Emitter:
         for low, high in zip((0, *shape.heights), shape.heights, strict=False):
             with k.when((rows > low) & (rows <= high)):
                 sources = [source.at(self.padded * k.min(rows - 1, i)) for i in range(high)]
-                if high == 1:
-                    self._tile_products(sources, weights, self.sums, shape.vectors)
-                    continue
-                with k.loop(0, shape.units, shape.lanes) as at:
-                    self._tile_products(sources, [w.at(at) for w in weights], self.sums.at(at), 1)
+                vectors = shape.vectors_of(high, len(weights), k.isa)
+                with k.loop(0, shape.units, vectors * shape.lanes) as at:
+                    self._tile_products(sources, [w.at(at) for w in weights], self.sums.at(at), vectors)
 
     def _int8_products(self, source: int8.QuantizedSource, stage: Stage, panel: Val, row: Val, rows: Val) -> None:
         k, shape, width = self.k, self.shape, self.shape.units
