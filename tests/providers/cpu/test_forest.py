@@ -23,7 +23,9 @@ ort = pytest.importorskip("onnxruntime")
 FEATURES = 5
 
 
-def trees(count: int, targets: int, *, mode: str = "BRANCH_LEQ", seed: int = 0) -> dict[str, Any]:
+def trees(
+    count: int, targets: int, *, mode: str = "BRANCH_LEQ", seed: int = 0, features: int = FEATURES
+) -> dict[str, Any]:
     """Random trees whose leaves weigh every target, in the form of TreeEnsembleRegressor."""
     rng = np.random.default_rng(seed)
     nodes: dict[str, list[Any]] = {
@@ -37,7 +39,7 @@ def trees(count: int, targets: int, *, mode: str = "BRANCH_LEQ", seed: int = 0) 
         is_leaf = depth == 0 or (depth < 4 and rng.random() < 0.2)
         row = len(nodes["nodeids"])
         for name, value in zip(
-            nodes, (tree, number, int(rng.integers(FEATURES)), float(rng.standard_normal()), mode, 0, 0), strict=True
+            nodes, (tree, number, int(rng.integers(features)), float(rng.standard_normal()), mode, 0, 0), strict=True
         ):
             nodes[name].append(value)
         if is_leaf:
@@ -95,6 +97,26 @@ def test_regressors(name: str) -> None:
         (got,), (want,) = session.run(None, {"x": x}), other.run(None, {"x": x})
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
     assert session.run(None, {"x": rows(1)[:0]})[0].shape == (0, CASES[name]["n_targets"])
+
+
+@pytest.mark.parametrize("features", [3, 5, 16, 37])
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_nan_goes_where_nodes_send_it(features: int, is_transposed: bool) -> None:
+    """Wherever in a row it is, and where the row's elements are apart."""
+    attributes = trees(21, 2, features=features)
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [features, "n"] if is_transposed else ["n", features])
+    nodes = [helper.make_node("TreeEnsembleRegressor", ["r"], ["y"], domain="ai.onnx.ml", **attributes)]
+    nodes.insert(0, helper.make_node("Transpose" if is_transposed else "Identity", ["x"], ["r"]))
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    graph = helper.make_graph(nodes, "g", [given], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+    written = helper.make_model(graph, ir_version=8, opset_imports=opsets).SerializeToString()
+    x = np.random.default_rng(2).standard_normal((2 * features + 3, features)).astype(np.float32)
+    x[np.arange(features), np.arange(features)] = np.nan
+    x[-1] = np.nan
+    feed = {"x": np.ascontiguousarray(x.T) if is_transposed else x}
+    (want,) = ort.InferenceSession(written, providers=["CPUExecutionProvider"]).run(None, feed)
+    (got,) = sardonyx.InferenceSession(written).run(None, feed)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
 def test_classes() -> None:
