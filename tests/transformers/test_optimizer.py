@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ import onnx
 import pytest
 
 import sardonyx
-from sardonyx.errors import InvalidArgument
+from sardonyx.errors import Fail, InvalidArgument
 from sardonyx.optimize import manager
 from sardonyx.transformers import fusion_options, optimizer
 from sardonyx.transformers.fusion_options import FusionOptions
@@ -72,6 +74,28 @@ def test_the_result_runs_in_onnxruntime(path: str, tmp_path: Path) -> None:
         session = ort.InferenceSession(target, providers=["CPUExecutionProvider"])
         np.testing.assert_allclose(session.run(None, feeds())[0], run(encoder(), feeds()), rtol=1e-3, atol=1e-5)
         np.testing.assert_array_equal(run(target, feeds()), run(optimizer.optimize_model(path).model, feeds()))
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_a_model_that_cannot_be_written_leaves_the_old_one(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, external: bool
+) -> None:
+    def write(name: str) -> None:
+        optimizer.optimize_model(path).save_model_to_file(
+            str(tmp_path / name), external, size_threshold=64, convert_attribute=True
+        )
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    write("out.onnx")
+    np.testing.assert_allclose(run(str(tmp_path / "out.onnx"), feeds()), run(encoder(), feeds()), rtol=1e-3, atol=1e-5)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert ("out.onnx.data" in before) is external
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(Fail, match="No space left"):
+        write("out.onnx")
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 SWITCHED = {

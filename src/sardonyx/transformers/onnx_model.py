@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sardonyx import dtypes
-from sardonyx.errors import InvalidArgument
+from sardonyx.errors import Fail, InvalidArgument
 from sardonyx.ir.clone import clone
 from sardonyx.ir.graph import Model, Node, Value
 from sardonyx.ir.types import TensorType
 from sardonyx.model.load import load
-from sardonyx.model.save import ExternalData, model_to_proto, save
+from sardonyx.model.save import ExternalData, model_to_proto, save, serialized
 from sardonyx.transformers.float16 import options_of, to_half_precision
 from sardonyx.transformers.proto_graph import ProtoGraph
+from sardonyx.writing import Chunks, write_together, write_whole
 
 if TYPE_CHECKING:
     import onnx
@@ -226,23 +228,33 @@ class OnnxModel(ProtoGraph):
         size_threshold: int = 1024,
         convert_attribute: bool = False,
     ) -> None:
-        """Write a proto, as ``save_model_to_file`` does."""
+        """Write a proto, as ``save_model_to_file`` does. After a failure all files are unchanged."""
         import onnx
 
-        if not save_as_external_data:
-            onnx.save_model(model, output_path)
-            return
-        weights = Path(f"{output_path}.data")
-        if all_tensors_to_one_file:
-            weights.unlink(missing_ok=True)
-        outside = onnx.ModelProto()
-        outside.CopyFrom(model)
-        onnx.save_model(
-            outside,
-            output_path,
-            save_as_external_data=True,
-            all_tensors_to_one_file=all_tensors_to_one_file,
-            location=weights.name if all_tensors_to_one_file else None,
-            size_threshold=size_threshold,
-            convert_attribute=convert_attribute,
-        )
+        path = Path(output_path)
+        try:
+            if not save_as_external_data:
+                write_whole(output_path, serialized(model))
+                return
+            outside = onnx.ModelProto()
+            outside.CopyFrom(model)
+            with tempfile.TemporaryDirectory(prefix=".sardonyx-", dir=path.parent, ignore_cleanup_errors=True) as made:
+                onnx.save_model(
+                    outside,
+                    str(Path(made) / path.name),
+                    save_as_external_data=True,
+                    all_tensors_to_one_file=all_tensors_to_one_file,
+                    location=f"{path.name}.data" if all_tensors_to_one_file else None,
+                    size_threshold=size_threshold,
+                    convert_attribute=convert_attribute,
+                )
+                files = sorted(Path(made).iterdir(), key=lambda file: file.name == path.name)
+                write_together([(str(path.parent / file.name), _contents(file)) for file in files])
+        except OSError as e:
+            raise Fail(f"the model cannot be written ({e.strerror})", where=output_path) from None
+
+
+def _contents(file: Path) -> Chunks:
+    with file.open("rb") as opened:
+        while chunk := opened.read(1 << 24):
+            yield chunk
