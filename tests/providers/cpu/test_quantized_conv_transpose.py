@@ -163,3 +163,29 @@ def test_images_stay_bytes_between_layers(kernel: int, cpu: str, monkeypatch: py
     if cpu != WITHOUT_BYTE_DOT:
         loops = [line for line in str(session.explain(stage="cpu")).splitlines() if " fused_loop " in line]
         assert not loops, session.explain(stage="cpu")
+
+
+@pytest.mark.parametrize("cpu", CHIPS)
+@pytest.mark.parametrize("pads", [(0, 1, 1, 1, 1, 1), (0, 1, 1, 2, 1, 1), (1, 1, 1, 0, 1, 1)])
+def test_planes_of_padding_behind_volumes(pads: tuple[int, ...], cpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of depthwise convolutions, as the last stride phases of depthwise transposed ones have them."""
+    monkeypatch.setenv("SARDONYX_CPU", cpu)
+    rng = np.random.default_rng(1)
+    constants: dict[str, Array] = {
+        "s": np.float32(X_SCALE), "z": np.uint8(87), "t": np.float32(2.0**-7), "u": np.float32(2.0**-4),
+        "w": rng.integers(-100, 100, (16, 1, 1, 3, 3)).astype(np.int8),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "s", "z"], ["a"]),
+        helper.make_node("DequantizeLinear", ["w", "t"], ["b"]),
+        helper.make_node("Conv", ["a", "b"], ["c"], group=16, pads=list(pads)),
+        helper.make_node("QuantizeLinear", ["c", "u", "z"], ["y"]),
+    ]
+    x = rng.integers(0, 255, (1, 16, 4, 8, 9), endpoint=True).astype(np.uint8)
+    graph = helper.make_graph(
+        nodes, "g", [_input("x", x, False)], [helper.make_tensor_value_info("y", TensorProto.UINT8, None)],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+    session = sardonyx.InferenceSession(model.SerializeToString())
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], answer(model, {"x": x}))

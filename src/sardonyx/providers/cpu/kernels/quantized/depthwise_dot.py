@@ -65,7 +65,7 @@ def supports(group: CentredConvolution, analysis: Analysis) -> Refusal | None:
         return found
     *deep, kernel_y, kernel_x = (1, *group.window.kernel)
     rank = len(group.window.kernel)
-    if any(n != 1 for n in deep) or kernel_y * kernel_x > MAX_TAPS or (rank == 3 and any(group.window.pads[::rank])):
+    if any(n != 1 for n in deep) or kernel_y * kernel_x > MAX_TAPS or (rank == 3 and _has_padded_depth(group)):
         return Refusal("the window is deep, or has too many taps")
     if group.zero.storage.tensor is None or not isinstance(group.zero.offset, int):
         return Refusal("the zero point is not constant")
@@ -73,6 +73,12 @@ def supports(group: CentredConvolution, analysis: Analysis) -> Refusal | None:
     if rescale is None or _constants(group, rescale) is None:
         return Refusal("the sums are not scaled to bytes by constants for each channel, or weights are no i8")
     return None if _window(rescale, analysis) is not None else Refusal("the image or a result is not NHWC")
+
+
+def _has_padded_depth(group: CentredConvolution) -> bool:
+    """Whether windows may lie before or behind the planes of an image."""
+    last = dims.mul(dims.sub(group.box[2], 1), group.window.strides[0])
+    return group.window.pads[0] != 0 or not dims.at_least(dims.sub(dims.sub(group.x.shape[2], 1), last), 0)
 
 
 def _window(rescale: Rescale, analysis: Analysis) -> NhwcWindow | None:
