@@ -60,6 +60,12 @@ def kinds(found: Compiled) -> Counter[str]:
     return Counter(step.spec.name for step in found.steps)
 
 
+def without_packing(m: pytest.MonkeyPatch) -> None:
+    """No kernel packs for its consumer."""
+    assert "packed-operands" in (one.name for one in pipeline.SELECTION)
+    m.setattr(pipeline, "SELECTION", tuple(one for one in pipeline.SELECTION if one.name != "packed-operands"))
+
+
 def storage_of(step: Step, name: str) -> Storage:
     ref = step.args[name]
     assert isinstance(ref, Ref)
@@ -68,7 +74,7 @@ def storage_of(step: Step, name: str) -> Storage:
 
 def through_memory(monkeypatch: pytest.MonkeyPatch, *args: Any, **more: Any) -> Compiled:
     with monkeypatch.context() as m:
-        m.setattr(pipeline.packed_operands, "packed_operands", lambda *_: {})
+        without_packing(m)
         return compiled(*args, **more)
 
 
@@ -188,7 +194,7 @@ def test_attention_packs_for_its_consumer(precision: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(contraction, "SMALL", 0)
     packed = attending(2, 64, precision)
     with monkeypatch.context() as m:
-        m.setattr(pipeline.packed_operands, "packed_operands", lambda *_: {})
+        without_packing(m)
         plain = attending(2, 64, precision)
     assert (kinds(packed)["split_bf16"], kinds(plain)["split_bf16"]) == (0, 1)
     for batch, rows in ((1, 32), (3, 40), (2, 1), (0, 4), (2, 70)):
@@ -204,7 +210,7 @@ def test_few_rows_leave_per_head_operands_unpacked(monkeypatch: pytest.MonkeyPat
     assert kinds(packed) == {"attention_amx": 1, "gemm_amx": 1, "gemm": 1}
     assert {"out", "tiles", "flags"} == packed.steps[0].writes
     with monkeypatch.context() as m:
-        m.setattr(pipeline.packed_operands, "packed_operands", lambda *_: {})
+        without_packing(m)
         plain = attending(2, 32, "highest")
     for rows in (3, 40):
         given = [random(1, rows, 64) + np.float32(i) for i in range(3)]
@@ -253,7 +259,7 @@ def test_row_wise_kernels_pack_for_their_consumers(precision: str, body: str, mo
     for rows, width in ((16, 64), (70, 96), ("M", 352)):
         packed = normalized(rows, width, precision, body)
         with monkeypatch.context() as m:
-            m.setattr(pipeline.packed_operands, "packed_operands", lambda *_: {})
+            without_packing(m)
             plain = normalized(rows, width, precision, body)
         assert kinds(packed) + Counter(("split_bf16",)) == kinds(plain)
         for count in (0, 1, 33, 100) if rows == "M" else (rows,):
