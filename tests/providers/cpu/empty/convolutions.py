@@ -93,6 +93,15 @@ CONVOLUTIONS = {
         "y = ConvTranspose<pads = [1,1,1,1]>(x, w, b)", "float[n,16,h,v] x", "float[a,b,c,d] y",
         {"n": 2, "h": 5, "v": 6}, {"w": (16, 8, 3, 3), "b": (8,)},
     ),
+    "transposed between bytes": Case(
+        "f = DequantizeLinear(x, xs, xz) g = DequantizeLinear(w, ws) c = ConvTranspose<strides = [2,2]>(f, g) "
+        "y = QuantizeLinear(c, ys, yz)",
+        "uint8[n,16,h,v] x", "uint8[a,b,c,d] y", {"n": 2, "h": 5, "v": 6},
+        {"w": np.random.default_rng(0).integers(-9, 9, (16, 8, 3, 3)).astype(np.int8), "xs": np.array(0.0937, "f"),
+         "xz": np.array(3, np.uint8), "ws": np.array(0.0713, "f"), "ys": np.array(0.4111, "f"),
+         "yz": np.array(7, np.uint8)},
+        top=200,
+    ),
     "of bytes": Case(
         "y = ConvInteger<pads = [1,1,1,1]>(x, w, z)", "uint8[n,16,h,v] x", "int32[a,b,c,d] y",
         {"n": 2, "h": 5, "v": 6},
