@@ -159,7 +159,7 @@ def close(got: Any, want: Any, tolerance: float = TOLERANCE) -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=tolerance * np.abs(want).max())
 
 
-@pytest.mark.sliced(11)
+@pytest.mark.sliced(17)
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_spellings(seed: int, chip: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,6 +302,7 @@ def _executables() -> set[CpuExecutable]:
     return {each for each in gc.get_objects() if isinstance(each, CpuExecutable)}
 
 
+@pytest.mark.sliced(2)
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_nothing_is_dequantized(spelling: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither when the model is loaded, nor in runs; what is held is smaller than reals would be."""
@@ -314,6 +315,7 @@ def test_nothing_is_dequantized(spelling: str, monkeypatch: pytest.MonkeyPatch) 
     close(session.run(None, {"x": x})[0], case.expected(x))
 
 
+@pytest.mark.sliced(2)
 @pytest.mark.parametrize("seed", range(len(SPELLINGS)))
 def test_a_start_from_the_cache(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))

@@ -39,6 +39,7 @@ def wanted(name: str, x: Array, w: Array, b: Array, r0: Array) -> list[Array]:
     return [product, back] if name == "both" else [back]
 
 
+@pytest.mark.sliced(2)
 @pytest.mark.parametrize("cpu", CHIPS)
 @pytest.mark.parametrize("is_open", [False, True], ids=["fixed", "open"])
 @pytest.mark.parametrize("name", SPELLINGS)
