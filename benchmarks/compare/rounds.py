@@ -86,6 +86,7 @@ def _ready(process: Process, case: Case, files: Files) -> dict[str, Any]:
     """Run for the first time, which is the run that is checked, and until it is warm."""
     process.ask("feed", feeds=str(files.feeds), is_stepwise=bool(case.steps))
     checked = process.ask("check", reference=str(files.reference)) if files.reference else process.ask("turn", runs=1)
+    process.ask("turn", runs=1)  # which waits for optimized code
     warm = _seconds(case, process.ask("turn", runs=1)["seconds"])
     if (more := min(WARM_RUNS, int(WARM_S / max(1, case.steps) / warm))) > 1:
         warm = _seconds(case, process.ask("turn", runs=more)["seconds"])
