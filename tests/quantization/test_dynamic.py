@@ -44,7 +44,7 @@ g (float[n, m, 16] x) => (float[n, m, 16] y) {
     y = MatMul(active, wdown)
 }
 """
-"""onnx infers no types behind operators of com.microsoft, and their results have none here."""
+"""onnx infers no types after operators of com.microsoft, and their results have none here."""
 
 
 def fused_layer() -> onnx.ModelProto:

@@ -33,7 +33,7 @@ def compiled_parts(compiled: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, A
 
 
 def groups_of(graph: Graph, compiled: Iterable[tuple[Any, Any]]) -> list[Group]:
-    """The groups of a graph's nodes, each behind those that it reads."""
+    """The groups of a graph's nodes, each after those that it reads."""
     order = {node: i for i, node in enumerate(graph.nodes)}
     root = {node: node for node in order}
     provider = dict.fromkeys(order, "reference")
@@ -71,7 +71,7 @@ def groups_of(graph: Graph, compiled: Iterable[tuple[Any, Any]]) -> list[Group]:
 
 
 def _sorted(members: Mapping[Node, list[Node]], top: Callable[[Node], Node]) -> Iterator[tuple[Node, list[Node]]]:
-    """Groups by their keys, in the order of the graph as far as each comes behind those that it reads: a group's first
+    """Groups by their keys, in the order of the graph as far as each comes after those that it reads: a group's first
     node may come long before another group that it reads. Groups that read each other, as where a node is computed in
     two kernels, come in the order of the graph.
     """

@@ -76,7 +76,7 @@ def supports(group: CentredConvolution, analysis: Analysis) -> Refusal | None:
 
 
 def _has_padded_depth(group: CentredConvolution) -> bool:
-    """Whether windows may lie before or behind the planes of an image."""
+    """Whether windows may lie before or after the planes of an image."""
     last = dims.mul(dims.sub(group.box[2], 1), group.window.strides[0])
     return group.window.pads[0] != 0 or not dims.at_least(dims.sub(dims.sub(group.x.shape[2], 1), last), 0)
 
