@@ -116,6 +116,20 @@ def test_what_a_factor_does_not_pass_is_skipped_with_the_reason(operator: str, w
     assert not result.pairs and why in result.skipped["a"]
 
 
+@pytest.mark.parametrize("operator", ["Relu", "Add"])
+def test_an_operator_of_another_domain_does_not_pass_factors(operator: str) -> None:
+    net = Net(["n", 4, 6, 6])
+    net.conv("a", 4, 8)
+    operands = [net.constant("bias", net.rng.standard_normal((8, 1, 1)))] if operator == "Add" else []
+    net.add(operator, *operands).conv("b", 8, 4)
+    model = net.model()
+    next(node for node in model.graph.node if node.op_type == operator).domain = "example"
+    model.opset_import.append(helper.make_opsetid("example", 1))
+    result = equalize_layers(model)
+    assert not result.pairs
+    assert f"{operator} follows" in result.skipped["a"]
+
+
 def test_shared_results_and_shared_weights_are_skipped() -> None:
     net = Net(["n", 4, 6, 6])
     net.conv("a", 4, 4).add("Relu").conv("b", 4, 4)

@@ -15,7 +15,7 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.quantization.data import feeds_of
-from sardonyx.quantization.edges import Edges, attribute, read_proto, unused_name, write_proto
+from sardonyx.quantization.edges import Edges, attribute, onnx_op, read_proto, unused_name, write_proto
 
 if TYPE_CHECKING:
     import onnx
@@ -66,7 +66,7 @@ def correct_biases(
     found = []
     by_name = {node.name: node for node in source.graph.node if node.name}
     for node in model.graph.node:
-        if node.op_type in LAYERS and edges.constant(node.input[1]) is None:
+        if onnx_op(node) in LAYERS and edges.constant(node.input[1]) is None:
             layer = _layer_of(edges, originals, node, by_name.get(node.name))
             if isinstance(layer, _Layer):
                 found.append(layer)
@@ -240,7 +240,7 @@ def _bias_of(edges: Edges, node: onnx.NodeProto, channels: int) -> _Bias | str:
             "DequantizeLinear",
         ):
             name = reader.output[0]
-        if reader is None or reader.op_type != "Add":
+        if reader is None or onnx_op(reader) != "Add":
             return "no bias is added to it"
         bias = _Bias(reader, 1 if reader.input[0] == name else 0)
     if len(bias.node.input) <= bias.position or not bias.node.input[bias.position]:

@@ -43,6 +43,11 @@ def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
     return default if found is None else helper.get_attribute_value(found)
 
 
+def onnx_op(node: onnx.NodeProto) -> str:
+    """The operator's name if it is one of ai.onnx, else empty: other domains have operators of the same names."""
+    return "" if node.domain not in ("", "ai.onnx") else str(node.op_type)
+
+
 def unused_name(stem: str, taken: set[str]) -> str:
     """A name that no tensor or node has yet; it is taken now."""
     name, i = stem, 1

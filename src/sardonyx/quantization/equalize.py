@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sardonyx.quantization.edges import Edges, attribute, read_proto, write_proto
+from sardonyx.quantization.edges import Edges, attribute, onnx_op, read_proto, write_proto
 
 if TYPE_CHECKING:
     import onnx
@@ -199,7 +199,7 @@ def _links(edges: Edges) -> tuple[list[_Link], dict[str, str]]:
 
 def _layer_of(edges: Edges, node: onnx.NodeProto) -> _Layer | str | None:
     """A node as a layer; why it is none; or None for other operators."""
-    if node.domain not in ("", "ai.onnx") or node.op_type not in ("Conv", "Gemm", "MatMul"):
+    if onnx_op(node) not in ("Conv", "Gemm", "MatMul"):
         return None
     weight = edges.constant(node.input[1])
     if weight is None:
@@ -236,11 +236,11 @@ def _link_of(edges: Edges, node: onnx.NodeProto, layers: dict[int, _Layer]) -> _
             return "its result is read by more than one node, by none, or returned"
         if id(reader) in layers and reader.input[0] == name:
             break
-        if reader.op_type == "Add":
+        if onnx_op(reader) == "Add":
             other = reader.input[1] if reader.input[0] == name else reader.input[0]
             if why := _take(edges, other, first.channels, first.weight.ndim - 2 if first.is_conv else 0, added):
                 return why
-        elif reader.op_type == "Flatten" and attribute(reader, "axis", 1) == 1 and first.is_conv:
+        elif onnx_op(reader) == "Flatten" and attribute(reader, "axis", 1) == 1 and first.is_conv:
             flat = True
         elif not _passes(reader, name, first):
             return _refusal(reader)
@@ -258,7 +258,7 @@ def _link_of(edges: Edges, node: onnx.NodeProto, layers: dict[int, _Layer]) -> _
 
 def _passes(reader: onnx.NodeProto, name: str, first: _Layer) -> bool:
     """Whether a node passes factors of the channels; pooling takes the second axis for them."""
-    if reader.op_type not in _HOMOGENEOUS or reader.input[0] != name:
+    if onnx_op(reader) not in _HOMOGENEOUS or reader.input[0] != name:
         return False
     return first.is_conv or "Pool" not in reader.op_type
 
