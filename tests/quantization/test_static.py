@@ -10,6 +10,8 @@ import pytest
 
 import sardonyx
 from sardonyx.quantization import QuantFormat, QuantType, quantize_static
+from sardonyx.quantization.calibrate import TensorData
+from sardonyx.quantization.qdq_quantizer import QDQQuantizer
 from tests.quantization.budget_nets import Net
 from tests.quantization.graphs import NETWORKS
 from tests.quantization.oracle import Both
@@ -175,3 +177,17 @@ def test_a_relu_stays_where_its_result_is_read_as_a_real(
     exact, there, here = exact_and_found(model, path, feeds)
     for found in (there, here):
         np.testing.assert_allclose(found, exact, atol=0.05 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("domain", ["", "example"])
+def test_a_relu_of_another_domain_is_not_removed(domain: str) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17, "example" : 1]> g (float[4, 8] x) => (float[4, 8] y)\n'
+        f"{{ a = Add(x, x)\n b = {domain + '.' if domain else ''}Relu(a)\n y = Sub(b, x) }}"
+    )
+    ranges = {name: TensorData(lowest=np.float32(0), highest=np.float32(3)) for name in "xaby"}
+    made = QDQQuantizer(
+        model, False, False, QuantType.QInt8, QuantType.QUInt8, ranges, [], [], ["Add", "Relu", "Sub"]
+    ).quantize_model()
+    operators = {(node.domain, node.op_type) for node in made.graph.node}
+    assert ((domain, "Relu") in operators) == (domain == "example")

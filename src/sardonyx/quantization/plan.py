@@ -18,7 +18,7 @@ from sardonyx.quantization.calibrate.tensors import TensorData, TensorsData
 from sardonyx.quantization.parameters import Parameters, limits
 from sardonyx.quantization.registry import QDQRegistry
 from sardonyx.quantization.settings import Settings
-from sardonyx.quantization.source import is_real, is_weight, local_uses
+from sardonyx.quantization.source import MICROSOFT, is_real, is_weight, local_uses
 
 logger = logging.getLogger("sardonyx.quantization")
 
@@ -58,7 +58,8 @@ class Plan:
         """For each tensor, the quantized nodes that read it."""
         for node in list(graph.nodes):
             if settings.wants(node):
-                RULES.get(node.op_type, every_tensor)(self, node)
+                rule = RULES.get(node.op_type) if node.domain in ("", MICROSOFT) else None
+                (rule or every_tensor)(self, node)
                 if node.graph is not None:
                     for value in node.inputs:
                         if value is not None:
@@ -203,7 +204,7 @@ def adjust_ranges(graph: Graph, settings: Settings) -> None:
         return
     ranges = settings.ranges = TensorsData(settings.ranges.calibration_method, dict(settings.ranges.items()))
     for node in graph.nodes:
-        if node.op_type not in ("Relu", "Clip", "Softmax") or not settings.wants(node):
+        if node.onnx_op not in ("Relu", "Clip", "Softmax") or not settings.wants(node):
             continue
         source, result = node.inputs[0], node.outputs[0]
         if result.name not in ranges or source is None or settings.activation_type.is_float8:
@@ -347,4 +348,4 @@ def normalization(plan: Plan, node: Node) -> None:
 
 
 RULES: dict[str, Rule] = {operator: globals()[rule] for operator, rule in QDQRegistry.items()}
-"""Rules by operator; ``every_tensor`` holds for the others."""
+"""Rules by operator; ``every_tensor`` holds for the others, and for those of other domains with the same names."""
