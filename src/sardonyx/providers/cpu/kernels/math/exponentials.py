@@ -67,13 +67,15 @@ def exp_reduced(k: Kernel, r: Val) -> Val:
 def exp_in_sigmoid(k: Kernel, x: Val) -> Val:
     """exp(x), as accurate as 1 / (1 + exp(x)) needs.
 
-    Denormal results are rounded up to the smallest normal number, and results whose reciprocal is denormal may be
-    infinite, so that one multiplication by a power of two is enough.
+    Small results are at least exp(-2 * mantissa), which added to 1 is still 1: a denormal would cost hundreds of
+    cycles. Results whose reciprocal is denormal may be infinite, so that one multiplication by a power of two is enough.
     """
     f = format_of(x)
+    x = k.min(f.highest, k.max(-2.0 * f.mantissa, x))
     if has_scale(k, x):
-        return exp(k, x)
-    r, _, word = reduced(k, k.min(f.highest, k.max((1 - f.bias) * math.log(2), x)), f.bias)
+        r, n, word = reduced(k, x, 2 * f.bias)
+        return scaled(k, exp_reduced(k, r), n, word)
+    r, _, word = reduced(k, x, f.bias)
     return exp_reduced(k, r) * power_of_two(k, word, x.dtype)
 
 
