@@ -77,6 +77,9 @@ BALANCE = 2.0**32
 normal number, and so is that of the smallest constant."""
 _ABS, _EXPONENT, _SMALLEST_NORMAL = 0x7FFF_FFFF, 0x7F80_0000, 0x0080_0000
 _ONE = 0x3F80_0000
+_NEGLIGIBLE = 40 << 23
+"""Numbers 2^-40 times the largest of their K-block have slices of zero. They are set to zero first: their multiples
+would be denormals, which cost hundreds of cycles."""
 
 
 def block_steps(depth: int) -> int:
@@ -100,6 +103,8 @@ class Scale:
         """The power of two at or below the largest number, as bits."""
         self.lift = k.bitcast(2 * _ONE - power, f32)
         """The reciprocal of that power of two."""
+        self.least = k.max(power, _NEGLIGIBLE) - _NEGLIGIBLE
+        """Smaller numbers, as bits, have slices of zero, even the fourth one."""
         self.unit = k.bitcast(bits, f32) * self.lift * (1 / _TOP[first])
         self.inverse = 1.0 / self.unit
         self.value = k.select(largest.eq(0), 0.0, self.unit * (65536.0 * balance) * k.bitcast(power, f32))
@@ -111,9 +116,9 @@ class Scale:
         The quotient is correctly rounded: an error of the inverse would be common to all numbers of a K-block.
         """
         k, lanes = self.k, v.lanes
-        given = self.unit, self.inverse, self.lift
-        unit, inverse, lift = (x if x.lanes == lanes else k.splat(x, lanes) for x in given)
-        v = v * lift
+        given = self.unit, self.inverse, self.lift, self.least
+        unit, inverse, lift, least = (x if x.lanes == lanes else k.splat(x, lanes) for x in given)
+        v = k.select((k.bitcast(v, u32) & _ABS) >= least, v, 0.0) * lift
         about = v * inverse
         rounded = k.rint(k.fma(k.fma(-about, unit, v), inverse, about))
         last, half = k.to_i32(rounded), 0x8080
