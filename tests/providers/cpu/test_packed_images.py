@@ -102,8 +102,18 @@ def test_one_term_rounds_to_even() -> None:
 
 
 def test_two_terms_keep_22_bits_of_odd_numbers() -> None:
-    x = ODD[:8]
+    x = ODD[5:8]
     np.testing.assert_array_equal(back(x, 2).view(np.uint32), x.view(np.uint32) & 0xFFFF_FC00)
+
+
+@pytest.mark.parametrize("terms", [2, 3])
+def test_terms_carry_small_numbers(terms: int) -> None:
+    """Down to the smallest denormal; two terms round them as they do others."""
+    small = (ODD.view(np.uint32)[:5] | np.uint32(0x0000_0335)).view(np.float32)
+    x = np.concatenate((small, plain(40) * np.float32(2.0**-126)))
+    assert np.count_nonzero((x != 0) & (np.abs(x) < 2.0**-126)) > 5
+    got = back(x, terms).astype(np.float64)
+    assert np.all(np.abs(got - x) <= (0 if terms == 3 else 2.0**-17) * np.abs(x.astype(np.float64)))
 
 
 # -- residuals

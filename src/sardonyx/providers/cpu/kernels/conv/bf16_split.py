@@ -14,9 +14,10 @@ tile registers while the micro-tiles of a group pass; others are loaded for each
 **Order of sums.** Step by step, in K-blocks, as in ``gemm.amx``: a K-block continues the sums of the one before or,
 with three terms, starts at zero and is added to them (``split.deferred_accumulation``).
 
-**f32 fallback.** A number out of the representable range makes every sum that contains it NaN, and so does an overflow
-between terms: a micro-tile with such a sum is recomputed in f32 from the numbers that the terms encode, decoded a
-K-block at a time (``gemm.f32_fallback``).
+**f32 fallback.** Images in several terms are lifted by a power of two, and the epilogue divides by it. A number out of
+the representable range makes every sum that contains it NaN, and a sum that overflows is not finite: a micro-tile with
+such a sum is recomputed in f32, not lifted, from the numbers that the terms encode, decoded a K-block at a time
+(``gemm.f32_fallback``).
 One term represents every bf16 number. But in the compact layout the last tile of a span reads on into other pixels,
 whose infinities and NaN must not count. If the image has flags, micro-tiles are checked only where a flag is set;
 otherwise all of them are.
@@ -40,7 +41,7 @@ from sardonyx.providers.cpu.kernels.conv.implicit_gemm import (
     TileFormat,
     convolve,
 )
-from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, ImageFormat, decode_terms
+from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, ImageFormat, decode_pixel, lift_of_terms
 from sardonyx.providers.cpu.kernels.conv.pipelined_epilogue import PipelinedPixels, Places
 from sardonyx.providers.cpu.kernels.gemm.f32_fallback import DEPTH, any_flag_set, decoded_rows, multiply_rows
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
@@ -400,28 +401,32 @@ class _TileProducts(TileConv):
         if self.pixels is not None:
             self.pixels.drain()
 
-    def f32_fallback(self, r: Val, column: Val, slot: Buf) -> None:
+    def f32_fallback(self, r: Val, column: Val, slot: Buf) -> Val | None:
         if self.operands.x.dtype is not bf16:
-            return
+            return None
         if self.terms > 1:
-            self._f32_fallback(r, column, slot)
-        elif self.odd is not None:
+            return self._f32_fallback(r, column, slot)
+        if self.odd is not None:
             with self.k.when(self.odd, likely=False):
                 self._f32_fallback(r, column, slot)
         elif not self.is_full:
             with self.k.when((self.args.wide % BLOCK).ne(0)):
                 self._f32_fallback(r, column, slot)
+        return None
 
-    def _f32_fallback(self, r: Val, column: Val, slot: Buf) -> None:
-        k = self.k
+    def _f32_fallback(self, r: Val, column: Val, slot: Buf) -> Val:
+        """Recompute sums that are not finite in f32; returns the factor of the sums of the micro-tile."""
+        k, factor = self.k, self.k.var(self.k.const(1 / lift_of_terms(self.terms), f32))
         odd = [k.var(k.zeros(f32, HALF)) for _ in SUMS]
         with k.loop(0, self.grid.high) as i:
             for half, total in zip(SUMS, odd, strict=True):
                 total.set(k.fma(slot.load(i * PANEL + half * HALF, HALF), 0.0, total))
         with k.when((odd[0].get() + odd[1].get()).ne(0.0).any(), likely=False):
+            factor.set(1.0)
             high, most = self.grid.entry(r)[-1], DEPTH // BLOCK
             with k.loop(0, self.steps, most) as step:
                 self._recompute(r, high, column, step, k.min(self.steps - step, most), slot)
+        return factor.get()
 
     def _recompute(self, r: Val, high: Val, column: Val, step: Val, count: Val, sums: Buf) -> None:
         """Recompute a K-block of the sums of ``high`` pixels and 32 filters in f32, from the decoded terms."""
@@ -443,7 +448,7 @@ class _TileProducts(TileConv):
                 pixel = here.at(i * (stride // 2))
                 for half in range(2):
                     there = k.mask(wide - half * HALF, HALF)
-                    v = decode_terms(k, pixel.at(half * HALF), self.args.strides.term, self.terms, HALF)
+                    v = decode_pixel(k, pixel.at(half * HALF), self.args.strides.term, self.terms, HALF)
                     pixels.store(i * DEPTH + s * BLOCK + half * HALF, k.select(there, v, 0.0))
         multiply_rows(k, high, decoded_rows(k, pixels), columns, count * BLOCK, sums, step.eq(0))
 

@@ -16,8 +16,8 @@ from sardonyx.providers.cpu.kernels.conv.packed_image import (
     BYTES,
     PackedImageArgs,
     block_of,
-    decode_terms,
-    encode_terms,
+    decode_pixel,
+    encode_pixel,
     zero_padding,
 )
 from sardonyx.providers.cpu.kernels.math.transpose import transposed
@@ -83,7 +83,7 @@ class PackedPixels(Record):
         """The channels ``t`` of a pixel: terms decoded to f32, or bytes."""
         if self.dtype in BYTES:
             return self._at(pixel, t).load(0, t.lanes)
-        return decode_terms(pixel.k, self._at(pixel, t), self.term, self.terms, t.lanes)
+        return decode_pixel(pixel.k, self._at(pixel, t), self.term, self.terms, t.lanes)
 
     def store(self, pixel: Buf, room: Val, t: Tile, value: Val) -> Buf:
         """Store ``value``, in terms or as bytes, as the channels ``t`` of a pixel: at least 32 that exist, or others.
@@ -96,7 +96,7 @@ class PackedPixels(Record):
             at.store(0, value, there)
             return at
         at = at.as_type(u16)
-        for i, head in enumerate(encode_terms(k, t.keep(value, 0.0), self.terms)):
+        for i, head in enumerate(encode_pixel(k, t.keep(value, 0.0), self.terms)):
             at.store(self.term * i, k.cast(head >> 16, u16), there)
         return at
 
@@ -121,9 +121,11 @@ class ImageEpilogue(BoundEpilogue):
 
     def __init__(
         self, k: Kernel, epilogue: Epilogue, args: ImageEpilogueArgs[Buf, Val], n: Val, place: list[Val], spare: Buf,
-        terms: int,
+        terms: int, factor: Val | None = None,
     ) -> None:  # fmt: skip
+        """Sums are multiplied by ``factor`` first."""
         super().__init__(k, epilogue, args.operands, n, place)
+        self.factor = factor
         self.terms, self._packed = terms, packed_pixels(epilogue, args, terms)
         self._room = n if args.layout is None else args.layout.room
         """Channels of a pixel of the image that is written."""
@@ -168,6 +170,12 @@ class ImageEpilogue(BoundEpilogue):
         """
         together = TOGETHER if self.epilogue.is_expensive else 1
         self.rows(sums, PANEL, x, count, Tile(first, PANEL, None), together=together)
+
+    def _evaluated(self, values: list[Val]) -> list[Val]:
+        if self.factor is None:
+            return super()._evaluated(values)
+        sums, *others = values
+        return super()._evaluated([sums * self.k.splat(self.factor, sums.lanes), *others])
 
     def transpose_in(self, x: Val, count: Val, first: Val) -> None:
         """Transpose NCHW operands into scratch memory: ``count`` pixels from ``x`` on, 32 filters from ``first`` on."""

@@ -374,10 +374,11 @@ class TileConv(Record):
     def close(self) -> None:
         """Called after the last micro-tile: apply what is left of a pipelined epilogue."""
 
-    def f32_fallback(self, r: Val, column: Val, slot: Buf) -> None:
+    def f32_fallback(self, r: Val, column: Val, slot: Buf) -> Val | None:
         """Recompute the sums of micro-tile ``r`` in f32 if they contain numbers out of the representable range.
 
-        Nothing is left to do where such numbers were multiplied in f32 in the first place.
+        Returns the factor by which the epilogue multiplies the sums, if there is one. Nothing is left to do where such
+        numbers were multiplied in f32 in the first place.
         """
 
     def fetch(self, r: Val, column: Val) -> None:
@@ -392,14 +393,14 @@ class TileConv(Record):
     def end(self, r: Val, column: Val) -> None:
         """Apply the epilogue to micro-tile ``r``, image row by image row, to those pixels that are outputs."""
         slot = self.grid.sums.at(self.slot(r))
-        self.f32_fallback(r, column, slot)
+        factor = self.f32_fallback(r, column, slot)
         with self.grid.image_rows(r) as (done, place, x, count):
-            self._finish(slot.at(done * PANEL), place, x, count, column)
+            self._finish(slot.at(done * PANEL), place, x, count, column, factor)
 
-    def _finish(self, sums: Buf, place: list[Val], x: Val, count: Val, column: Val) -> None:
+    def _finish(self, sums: Buf, place: list[Val], x: Val, count: Val, column: Val, factor: Val | None) -> None:
         """Apply the epilogue to ``count`` pixels from pixel ``x`` of an image row on, at 32 filters."""
         k, first = self.k, column * PANEL
-        left, finish = self.filters - first, self._finishing(place)
+        left, finish = self.filters - first, self._finishing(place, factor)
         layout = self.args.epilogue.layout
         room = self.filters if layout is None else layout.room
 
@@ -418,7 +419,9 @@ class TileConv(Record):
             with edge:
                 by_halves()
 
-    def _finishing(self, place: list[Val]) -> ImageEpilogue:
+    def _finishing(self, place: list[Val], factor: Val | None = None) -> ImageEpilogue:
         """The epilogue, bound to the image row ``place`` (image, z, y)."""
         staging = self.grid.sums.at((GROUP + self.fmt.spare) * MICRO_TILE).as_type(f32)
-        return ImageEpilogue(self.k, self.epilogue, self.args.epilogue, self.filters, place, staging, self.fmt.terms)
+        return ImageEpilogue(
+            self.k, self.epilogue, self.args.epilogue, self.filters, place, staging, self.fmt.terms, factor
+        )

@@ -21,7 +21,7 @@ from sardonyx.providers.cpu.kernels.conv.packed_image import (
     HIGH_HALF,
     PackedImageArgs,
     PackedImageLayout,
-    encode_terms,
+    encode_pixel,
     zero_padding,
 )
 from sardonyx.providers.cpu.kernels.math.transpose import interleaved_wide, transposed
@@ -189,7 +189,7 @@ class _Row:
 
     def _seen(self, v: Val) -> list[Val]:
         """The terms of a vector of numbers; records the largest magnitude of first terms if rows have flags."""
-        heads = encode_terms(self.k, v, self.terms)
+        heads = encode_pixel(self.k, v, self.terms)
         if self.is_flagged:
             self.largest.set(self.k.max(self.largest.get(), heads[0] & MAGNITUDE))
         return heads

@@ -17,9 +17,12 @@ into the next pixels, where the weights are zero.
 Padding is zeros before and after rows and planes, of quantized images their zero point; the padding after a row is
 also that before the next one. Channels beyond the last are zero, of bytes undefined: their weights are zero.
 
-**Representable range.** Numbers that terms cannot represent (``split.bf16``) are encoded so that every sum that
-contains them is NaN, which is how a convolution finds them: their first term is NaN, and the others hold their bits.
-One term is bf16 itself, rounded to even, with its own infinities and NaN; denormals count as zero.
+**Representable range.** With several terms, an image is stored multiplied by ``LIFT``, and a convolution divides its
+sums by that: no term of any small number is a denormal then, which AMX would take for zero, and no product that counts
+is one. Small numbers are common in images: a Swish of large negative numbers, or what a gate lets through. Infinities,
+NaN and numbers from ``LARGEST`` on are encoded so that every sum that contains them is NaN, which is how a convolution
+finds them: their first term is NaN, and the others hold their bits, not lifted. A sum that overflows is not finite
+either. One term is bf16 itself, rounded to even, with its own infinities and NaN; denormals count as zero.
 """
 
 from __future__ import annotations
@@ -27,13 +30,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 
+import numpy as np
+
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix
 from sardonyx.providers.cpu.kernels.common.window import PerAxis
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, is_unrepresentable, split_terms
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, LARGEST, is_unrepresentable, split_terms
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f32, i8, i64, u8, u16, u32
@@ -48,7 +53,11 @@ BYTES = (i8, u8)
 OVERRUN = 4 * HALF
 """Default of ``overrun``, enough for usual strides: one value for all, so that convolutions share images and results
 may overwrite residuals."""
+LIFT = 2.0**32
+"""The factor of images in several terms. The smallest denormal becomes 2^-117, and products whose sum is one of the
+smallest denormals stay above 2^-126."""
 _SIGN, HIGH_HALF, NAN = 0x8000_0000, 0xFFFF_0000, 0x7FC0_0000
+_ABS, _LARGEST = 0x7FFF_FFFF, int(np.float32(LARGEST).view(np.uint32))
 
 
 def block_of(dtype: DType) -> int:
@@ -279,22 +288,43 @@ def window_tiles(layout: PackedImageLayout, kernel: Sequence[int], dilations: Se
 # -- inside kernels
 
 
+def lift_of_terms(terms: int) -> float:
+    """The factor by which an image in so many terms is multiplied."""
+    return 1.0 if terms == 1 else LIFT
+
+
+def encode_pixel(k: Kernel, v: Val, terms: int) -> list[Val]:
+    """The terms of f32 numbers of an image, each in the upper half of a 32-bit word, lifted if there are several."""
+    if terms == 1:
+        return [k.cast(k.to_bf16(v, is_loose=True), u32) << 16]
+    return _with_bits(k, v, split_terms(k, v * LIFT, terms), (k.bitcast(v, u32) & _ABS) >= _LARGEST)
+
+
+def decode_pixel(k: Kernel, pixel: Buf, term: Val, terms: int, lanes: int) -> Val:
+    """The f32 numbers that ``encode_pixel`` stored at ``pixel``; ``term`` is the stride of terms in elements."""
+    return decode_terms(k, pixel, term, terms, lanes, lift_of_terms(terms))
+
+
 def encode_terms(k: Kernel, v: Val, terms: int) -> list[Val]:
-    """The terms of f32 numbers, each in the upper half of a 32-bit word.
+    """Two or three terms of f32 numbers, each in the upper half of a 32-bit word.
 
     Numbers that terms cannot represent are encoded as the module describes under **Representable range**.
     """
-    bits = k.bitcast(v, u32)
-    if terms == 1:
-        return [k.cast(k.to_bf16(v, is_loose=True), u32) << 16]
-    heads, odd = split_terms(k, v, terms), is_unrepresentable(k, v)
+    return _with_bits(k, v, split_terms(k, v, terms), is_unrepresentable(k, v))
+
+
+def _with_bits(k: Kernel, v: Val, heads: Sequence[Val], odd: Val) -> list[Val]:
+    """The terms ``heads`` of numbers v, but NaN and the bits of v where they are ``odd``."""
+    bits, terms = k.bitcast(v, u32), len(heads)
     kept = [bits & HIGH_HALF, bits << 16]
     first = NAN if terms == 3 else ((bits << 6) & 0x3F_0000) | NAN
     return [k.select(odd, held, head) for held, head in zip((first, *kept), heads, strict=False)]
 
 
-def decode_terms(k: Kernel, pixel: Buf, term: Val, terms: int, lanes: int) -> Val:
-    """The f32 numbers that ``encode_terms`` stored at ``pixel``; ``term`` is the stride of terms in elements."""
+def decode_terms(k: Kernel, pixel: Buf, term: Val, terms: int, lanes: int, lift: float = 1.0) -> Val:
+    """The f32 numbers that ``encode_terms`` stored at ``pixel``; ``term`` is the stride of terms in elements, and
+    ``lift`` what the terms are too large by.
+    """
     heads = [k.cast(pixel.as_type(u16).load(term * i, lanes), u32) << 16 for i in range(terms)]
     value = k.bitcast(heads[-1], f32)
     for bits in reversed(heads[:-1]):  # the smallest first: exact
@@ -302,6 +332,8 @@ def decode_terms(k: Kernel, pixel: Buf, term: Val, terms: int, lanes: int) -> Va
     if terms == 1:
         return value
     signed = k.bitcast(k.bitcast(value, u32) | (heads[0] & _SIGN), f32)  # a sum that is zero has the sign of its first
+    if lift != 1.0:
+        signed = signed * (1 / lift)
     rest = heads[2] >> 16 if terms == 3 else (heads[0] >> 6) & 0xFC00
     return k.select(value.ne(value), k.bitcast(heads[1] | rest, f32), signed)
 

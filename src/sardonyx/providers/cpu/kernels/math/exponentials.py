@@ -68,7 +68,8 @@ def exp_in_sigmoid(k: Kernel, x: Val) -> Val:
     """exp(x), as accurate as 1 / (1 + exp(x)) needs.
 
     Small results are at least exp(-2 * mantissa), which added to 1 is still 1: a denormal would cost hundreds of
-    cycles. Results whose reciprocal is denormal may be infinite, so that one multiplication by a power of two is enough.
+    cycles. Results whose reciprocal is denormal may be infinite, so that one multiplication by a power of two is
+    enough.
     """
     f = format_of(x)
     x = k.min(f.highest, k.max(-2.0 * f.mantissa, x))
