@@ -96,6 +96,11 @@ class RunContext:
         is_told = self.record is not None and self.record_part is None
         return not is_told and self.deadline is None and not self._stop
 
+    @property
+    def is_undisturbed(self) -> bool:
+        """Whether nobody is told of the run, and nothing is known yet that may stop it."""
+        return self.record is None and self.deadline is None and not self._stop
+
     def watch(self, words: Any, i: int) -> None:
         """While native code runs, mirror ``stop`` to a word of memory that the code reads."""
         self._watched = (words, i)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import field
 
+from sardonyx import dtypes
 from sardonyx.ir import dims
 from sardonyx.ir.graph import Value
 from sardonyx.lower import views
 from sardonyx.lower.analysis.facts import GraphFacts
 from sardonyx.lower.check import Check
-from sardonyx.lower.groups import Group, View
+from sardonyx.lower.groups import Group, Storage, View
 from sardonyx.lower.groups.control import checks_of
-from sardonyx.lower.lowering import Counted, Lowering
+from sardonyx.lower.lowering import ROOM, Counted, Lowering
 from sardonyx.lower.sizes import DataDependent
 from sardonyx.lower.states import State, hold, require_appended
 from sardonyx.partition.provider import Part
@@ -38,6 +39,9 @@ class Lowered(Record):
     """The outputs, by number, whose size depends on the data."""
     is_guarded: bool = False
     """Whether a check may fail because the sizes select another branch of an If."""
+    room: int | None = None
+    """If given, the last of ``inputs`` is an array of bytes, as many as there is room for rows (``ROOM``): the caller
+    brings it, of this size at first."""
 
 
 def lower(part: Part, facts: GraphFacts | None = None, states: Sequence[State] = ()) -> Lowered:
@@ -68,9 +72,11 @@ def _lower(part: Part, facts: GraphFacts, states: Sequence[State]) -> Lowered:
         require_appended(low, state)
     outputs = tuple(low.kept.get(v) or _output(low, v) for v in part.outputs)
     counted = {i: low.counted[v] for i, v in enumerate(part.outputs) if v in low.counted}
+    if low.room is not None:
+        inputs = (*inputs, views.dense(Storage("input", dtypes.u8, ROOM), (ROOM,)))
     known = {**low.inner_views, **low.views}
     sizes = places_of([v.shape for v in inputs])
-    return Lowered(low.finished(), known, inputs, outputs, tuple(low.checks), sizes, counted, low.guarded)
+    return Lowered(low.finished(), known, inputs, outputs, tuple(low.checks), sizes, counted, low.guarded, low.room)
 
 
 def _output(low: Lowering, value: Value) -> View:

@@ -7,7 +7,7 @@ from sardonyx.errors import EngineError
 from sardonyx.ir import dims
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.lower.analysis.facts import GraphFacts
-from sardonyx.lower.lowering import COUNTED, TYPES, Lowering, rule_of
+from sardonyx.lower.lowering import COUNTED, ROOM, TYPES, Lowering, rule_of
 from sardonyx.lower.rules.pointwise import program_for
 from sardonyx.lower.sizes import DataDependent, Refused
 
@@ -32,7 +32,7 @@ def refusal(node: Node, facts: GraphFacts | None = None) -> str | None:
         facts = GraphFacts.of(node.graph)
     low = Lowering(facts)
     try:
-        known: set[str] = set()
+        known: set[str] = {ROOM}
         captured = [v for _, body in node.subgraphs() for v in body.captures()]
         for value in dict.fromkeys(v for v in (*node.inputs, *captured) if v is not None):
             known |= _names(facts, value)

@@ -34,8 +34,24 @@ TYPES = frozenset(
 )  # fmt: skip
 
 
-COUNTED = frozenset(("NonZero", "Compress", "NonMaxSuppression", "Unique", "Loop"))
-"""Operators with a result whose size depends on the data."""
+COUNTED = frozenset(("NonZero", "Compress", "NonMaxSuppression", "Unique", "Loop", "If"))
+"""Operators that may have results whose sizes depend on the data."""
+
+
+def counted_results(node: Node, facts: GraphFacts) -> Iterable[Value]:
+    """The results of a node that may have sizes that depend on the data."""
+    if node.onnx_op not in COUNTED:
+        return ()
+    if node.onnx_op != "If":
+        return node.outputs
+    if facts.taken(node) is not None:
+        return ()
+    arms = zip(*(body.outputs for _, body in node.subgraphs()), node.outputs, strict=True)
+    return [out for one, two, out in arms if facts.shape(one) != facts.shape(two)]
+
+
+ROOM = dims.fresh("room")
+"""The rows that there is room for in a run, where nothing says before it how many there will be."""
 
 
 class Counted(Record):
@@ -74,6 +90,9 @@ class Lowering:
         """Outputs whose memory was chosen before lowering (``states``)."""
         self._shared: dict[Storage, Storage] = {}
         self.counted: dict[Value, Counted] = {}
+        self.room: int | None = None
+        """How many rows the Loops have room for at first whose trips nothing bounds before the run; None if there are
+        no such Loops."""
         self.guarded = False
         """Whether the groups hold only for sizes that select one branch of an If."""
         self._checked_views: set[View] = set()
@@ -231,6 +250,13 @@ class Lowering:
         self.counted[value] = Counted(place, shape, str(found), count)
         self.views[value] = views.dense(place.storage, shape)
         return place
+
+    def make_room(self, value: Value, count: View, rows: int) -> View:
+        """A buffer for a value of ``ROOM`` rows; the run writes to ``count`` how many there are, and is repeated with
+        more room if these are too few. ``rows`` is a good size for a start."""
+        self.room = rows if self.room is None else min(self.room, rows)
+        place = self.make_counted(value, 0, ROOM, count)
+        return views.dense(place.storage, (ROOM, *self.shape(value)[1:]))
 
     def alias(self, value: Value, view: View) -> None:
         """Make a value a view of existing memory."""

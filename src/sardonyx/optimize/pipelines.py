@@ -17,6 +17,7 @@ from sardonyx.optimize.fusions import (
     conv_resize,
     flat_attention,
     gemm,
+    growing,
     heads,
     integers,
     lookups,
@@ -173,7 +174,7 @@ ML_EXPANSIONS = (
 )
 """Models of ai.onnx.ml as operators of ai.onnx."""
 
-FINAL = ("FoldMulConv", "FoldGatheredPointwise", "HoistLoopProducts", "MultiplyByReciprocal")
+FINAL = ("FoldMulConv", "FoldGatheredPointwise", "HoistLoopProducts", "CollectRows", "MultiplyByReciprocal")
 """Rewrites that would hide expressions from the fusions above."""
 
 QUANTIZED = (
@@ -326,6 +327,7 @@ _MODULES = (
     fold,
     fold_shapes,
     gemm,
+    growing,
     heads,
     integers,
     ml,

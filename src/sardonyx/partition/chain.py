@@ -21,15 +21,15 @@ class Link(NamedTuple):
 class _Step(NamedTuple):
     run: Callable[[Sequence[Any], RunContext], list[Any]]
     run_planned: PlannedRun | None
-    """See ``RunsPlanned``; None if the executable lacks it."""
+    """See ``RunsPlanned``, or ``Chain.planned_run``; None if the executable has neither."""
     taken: Callable[[list[Any]], Sequence[Any]]
     """Selects the step's inputs from a frame."""
 
 
 def _step(link: Link) -> _Step:
     executable = link.executable
-    run_planned: PlannedRun | None = getattr(executable, "run_planned", None)  # isinstance takes 0.1 ms before 3.12
-    return _Step(executable.run, run_planned, _taker(link.takes))
+    whole: PlannedRun | None = getattr(executable, "run_planned", None)  # isinstance takes 0.1 ms before 3.12
+    return _Step(executable.run, whole or getattr(executable, "planned_run", None), _taker(link.takes))
 
 
 def _taker(slots: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
@@ -71,17 +71,13 @@ class Chain:
         return self._given(frame)
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
-        may_hurry = context.record is None and context.deadline is None and not context.held and not context.places
         frame = list(args)
         held = None if context.budget is None else HeldValues(context.budget)
         for step in self._steps:
             if context.stop:
                 context.check()
             given = step.taken(frame)
-            made = step.run_planned(given) if may_hurry and step.run_planned is not None else None
-            if made is None:
-                made = step.run(given, context)
-            frame += made
+            frame += step.run(given, context)
             if held is not None:
                 held.set(frame[self.inputs :])
         if held is not None:

@@ -10,6 +10,8 @@ from typing import Generic, TypeVar
 from sardonyx.ir.graph import Graph, Node
 from sardonyx.ops import registry
 
+CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")
+
 Owned = TypeVar("Owned")
 Groups = list[tuple[Owned, list[Node]]]
 
@@ -44,7 +46,7 @@ class _Schedule(Generic[Owned]):
         for i, node in enumerate(self.nodes):
             captured = [v for _, sub in node.subgraphs() for v in sub.captures()]
             before = {at[v.producer] for v in (*node.inputs, *captured) if v is not None and v.producer in at}
-            if _draws(node):
+            if draws(node):
                 before |= set() if drawn is None else {drawn}
                 drawn = i
             for j in before:
@@ -75,8 +77,9 @@ class _Schedule(Generic[Owned]):
         return found
 
 
-def _draws(node: Node) -> bool:
+def draws(node: Node) -> bool:
     """Whether a node draws random numbers, or may do other things than to compute its outputs."""
     meaning = registry.find(node.domain, node.op_type)
-    inside = (inner for _, sub in node.subgraphs() for inner in sub.nodes)
-    return meaning is None or not meaning.pure or any(map(_draws, inside))
+    inside = [inner for _, sub in node.subgraphs() for inner in sub.nodes]
+    is_pure = node.onnx_op in CONTROL_FLOW if meaning is None else meaning.pure
+    return not is_pure or any(map(draws, inside))

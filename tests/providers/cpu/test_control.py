@@ -13,10 +13,11 @@ from sardonyx.interpret.bind import bind
 from sardonyx.interpret.context import RunContext
 from sardonyx.interpret.program import Program
 from sardonyx.ir.graph import Node
+from sardonyx.lower.rules import control as lower_control
 from sardonyx.providers.cpu import CpuProvider
-from sardonyx.providers.cpu.runtime import executable as cpu_executable
-from sardonyx.providers.cpu.runtime import plans
+from sardonyx.providers.cpu.runtime import plans, slices
 from sardonyx.providers.cpu.runtime.executable import CpuExecutable
+from sardonyx.providers.cpu.runtime.room import Room
 from tests.comparing import assert_same
 from tests.lower.agree import ROUNDING, feeds, parse, part_of
 from tests.lower.test_control import GRAPHS
@@ -66,7 +67,7 @@ def executable(graph: tuple[str, str, str], threads: int = 2) -> CpuExecutable:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_signals_are_handled_during_a_loop(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_executable, "SLICE_S", 1e-5)
+    monkeypatch.setattr(slices, "SLICE_S", 1e-5)
     run, calls = executable(LONG, threads), []
     execute = run._team.execute
     monkeypatch.setattr(run._team, "execute", lambda *args: (calls.append(1), execute(*args)))
@@ -194,3 +195,73 @@ def test_a_planned_run_of_a_loop_gives_the_same() -> None:
     for got, want in zip(again, expected, strict=True):
         np.testing.assert_array_equal(got, want)
     assert executable(LONG).run_planned([np.array(2), ONES]) is None
+
+
+FADING = (
+    """more = Constant<value_float=0.5>() k = Constant<value_int=1>() go = Cast<to=9>(k)
+    y, rows = Loop(, go, x) <body = b (int64 i, bool c, float[3] s) => (bool d, float[3] u, float[3] v) {
+      u = Mul(s, more) v = Identity(s) a = ReduceMax<keepdims=0>(u) d = Less(least, a) }>""",
+    "float[3] x, float least",
+    "float[3] y, float[r,3] rows",
+)
+
+
+def fading(x: np.ndarray, least: float) -> np.ndarray:
+    rows = [x]
+    while rows[-1].max() / 2 > least:
+        rows.append(rows[-1] / 2)
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_room_for_rows_grows_and_stays(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lower_control, "MOST_ROOM", 4)
+    run = executable(FADING, threads)
+    x = np.array([1, 0.5, 0.25], np.float32)
+    repeated: list[int] = []
+    grow = Room.grow
+    monkeypatch.setattr(Room, "grow", lambda room, used: (repeated.append(used), grow(room, used)))
+    for least in (0.3, 1e-30, 0.3, 1e-9, 2.0):
+        want = fading(x, least)
+        given = [x, np.array(least, np.float32)]
+        for found in (run.run(given, RunContext()), run.run_planned(given)):
+            assert found is not None
+            np.testing.assert_array_equal(found[1], want)
+            np.testing.assert_array_equal(found[0], want[-1] / 2)
+    assert repeated == [4, 16, 64]
+    assert run.memory([(3,), ()]).outputs_nbytes >= 256 * 12
+
+
+def test_threads_make_room_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lower_control, "MOST_ROOM", 4)
+    run = executable(FADING)
+    x = np.array([1, 0.5, 0.25], np.float32)
+
+    def one(least: float) -> bool:
+        rows = run.run([x, np.array(least, np.float32)], RunContext())[1]
+        return bool((rows == fading(x, least)).all())
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(one, [1e-20, 0.1, 1e-3, 1e-30] * 10))
+
+
+@pytest.mark.parametrize("stop", ["deadline", "terminate"])
+def test_a_loop_that_collects_for_ever_can_be_stopped(stop: str) -> None:
+    graph = FADING[0].replace("float[3] v", "float[0] v").replace("v = Identity(s)", "v = Expand(none, zero)")
+    graph = "zero = Constant<value_ints=[0]>() none = Constant<value_float=0.0>() " + graph.replace(
+        "Mul(s, more)", "Neg(s)"
+    )
+    run = executable((graph, FADING[1], "float[3] y, float[r,0] rows"))
+    args, context = [ONES[0], np.array(-9, np.float32)], RunContext(timeout_s=0.1 if stop == "deadline" else None)
+    timer = threading.Timer(0.1, lambda: setattr(context, "stop", stop == "terminate"))
+    timer.start()
+    with pytest.raises((Fail, OutOfBudget), match=f"{stop}|too many rows"):
+        run.run(args, context)
+    timer.join()
+
+
+def test_rows_that_take_too_much_memory_are_refused() -> None:
+    graph = FADING[0].replace("float[3]", "float[n]").replace("Mul(s, more)", "Neg(s)")
+    run = executable((graph, "float[n] x, float least", "float[n] y, float[r,n] rows"))
+    with pytest.raises(OutOfBudget, match="output would be"):
+        run.run([np.ones(1 << 20, np.float32), np.array(-9, np.float32)], RunContext())

@@ -94,6 +94,8 @@ class Repeat(Group):
     """The number of iterations, if the sizes determine it."""
     is_endless: bool
     """Whether only the limit can end the loop."""
+    room: Known | None = None
+    """The most iterations that it has room for, if there may be more: then the run is repeated with more room."""
 
     @property
     def reads(self) -> tuple[View, ...]:

@@ -20,8 +20,14 @@ for _family in iter_modules(__path__, f"{__name__}."):
     import_module(_family.name)  # registers the meanings of its groups
 
 
+ROOM_ROWS = 1000
+"""The most trips of Loops that nothing bounds before the run."""
+
+
 def run(lowered: Lowered, args: Sequence[Array]) -> list[Array]:
     """The outputs of a part for its inputs."""
+    if lowered.room is not None:
+        args = [*args, np.empty(ROOM_ROWS, np.uint8)]
     sizes = bind(lowered, [a.shape for a in args])
     memory = Memory(sizes)
     for view, array in zip(lowered.inputs, args, strict=True):

@@ -36,4 +36,5 @@ def repeat(memory: Memory, group: Repeat) -> None:
         for c in group.carried:
             arrays[c.now], arrays[c.after] = arrays[c.after], arrays[c.now]
         trip, going = trip + 1, memory.at(group.again).item()
+        assert group.room is None or trip <= memory.size(group.room)
     memory.at(group.count)[...] = trip

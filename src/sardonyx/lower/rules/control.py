@@ -1,13 +1,15 @@
 """If, Loop and Scan. A body is lowered once, and writes its results directly to those of the node.
 
-Both branches of an If write the same storages. A scan output is written row by row into the stacked tensor. A
-loop-carried value has two buffers, which are swapped after each iteration. Addresses that change from iteration to
-iteration are in an ``IndirectStorage``, so that the groups of a body are the same in every iteration.
+Both branches of an If write the same storages, with a count where they give an axis different sizes. A scan output is
+written row by row into the stacked tensor. A loop-carried value has two buffers, which are swapped after each
+iteration. Addresses that change from iteration to iteration are in an ``IndirectStorage``, so that the groups of a body
+are the same in every iteration.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from sardonyx import dtypes
 from sardonyx.interpret.bodies import ENDLESS
@@ -15,14 +17,19 @@ from sardonyx.interpret.control import condition_varies
 from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node, Value
 from sardonyx.lower import views
-from sardonyx.lower.groups import Branch, IndirectStorage, Repeat, View
+from sardonyx.lower.groups import Branch, Fill, IndirectStorage, Repeat, View
 from sardonyx.lower.groups.control import Carried, Row
-from sardonyx.lower.lowering import Lowering, axis_of, rule
+from sardonyx.lower.lowering import ROOM, Lowering, axis_of, rule
 from sardonyx.lower.sizes import Refused, maximum, mul, sub
 from sardonyx.optimize.loop_inference import LoopSignature
+from sardonyx.partition.order import draws
 from sardonyx.records import Record
 
 UNLIMITED = (1 << 63) - 1
+LEAST_ROOM, MOST_ROOM, ROOM_NBYTES = 4, 64, 1 << 20
+"""The room for rows of an unknown number at first: so many, or as many as take so many bytes."""
+USUAL_SIZE = 64
+"""The size that is assumed, in this estimate, for one that only the run tells."""
 
 
 class _Trips(Record):
@@ -52,18 +59,46 @@ def branch(low: Lowering, node: Node) -> None:
         return
     condition = _one(low, low.input(0))
     bodies = [node.attrs[key] for key in ("then_branch", "else_branch")]
-    for i, out in enumerate(node.outputs):
-        if any(low.shape(body.outputs[i]) != low.shape(out) for body in bodies):
-            raise Refused(f"the branches give {out.name!r} different shapes")
-    results = [low.make(out) for out in node.outputs]
+    results = [_chosen(low, out, *made) for out, *made in zip(node.outputs, *(b.outputs for b in bodies), strict=True)]
+    kept = {v.storage for result in results for v in (*result.places, *result.counts)}
     arms = []
-    for body in bodies:
-        with low.body_scope(node, {v.storage for v in results}) as arm:
+    for number, body in enumerate(bodies):
+        with low.body_scope(node, kept) as arm:
             low.emit(body.nodes)
-            _write_results(low, body.outputs, results)
+            _write_results(low, body.outputs, [result.places[number] for result in results])
+            for result in results:
+                for count in result.counts:
+                    low.groups.append(Fill((node,), count, (result.sizes[number],)))
         arms.append(arm)
     then, other = arms
     low.groups.append(Branch((node,), condition, then.groups, other.groups, tuple(then.checks), tuple(other.checks)))
+
+
+class _Chosen(Record):
+    """A result of an If: where each branch writes it."""
+
+    places: tuple[View, ...]
+    counts: tuple[View, ...] = ()
+    """Where a branch writes the size that differs between them, if there is one."""
+    sizes: tuple[Known, ...] = ()
+    """That size, for each branch."""
+
+
+def _chosen(low: Lowering, out: Value, *made: Value) -> _Chosen:
+    """A place for a result of an If. The branches may give one of its axes different sizes."""
+    shapes = [low.shape(value) for value in made]
+    if shapes[0] == shapes[1]:
+        if low.shape(out) != shapes[0]:
+            raise Refused(f"the branches give {out.name!r} another shape than the node has")
+        place = low.make(out)
+        return _Chosen((place, place))
+    differ = [axis for axis, (one, two) in enumerate(zip(*shapes, strict=False)) if one != two]
+    if len(shapes[0]) != len(shapes[1]) or len(differ) != 1 or len(low.shape(out)) != len(shapes[0]):
+        raise Refused(f"the branches give {out.name!r} different shapes")
+    axis, count = differ[0], low.count()
+    sizes = tuple(shape[axis] for shape in shapes)
+    place = low.make_counted(out, axis, maximum(*sizes), count)
+    return _Chosen(tuple(views.dense(place.storage, shape) for shape in shapes), (count,), sizes)
 
 
 @rule("Loop")
@@ -131,11 +166,12 @@ def _repeat(low: Lowering, node: Node, signature: LoopSignature, trips: _Trips, 
         again = low.scalar(True, dtypes.bool_) if trips.again is None else _at_rest(low, _one(low, trips.again))
         inner.kept.add(again.storage)
     low.checks.update(inner.checks)
+    room = ROOM if any(row.source.shape[row.axis] == ROOM for row in made) else None
     rows, is_endless = (*read, *made), node.op_type == "Loop" and not condition_varies(signature.body, len(carried))
     low.groups.append(
         Repeat(
             (node,), trips.count, trips.limit, trips.going, again, rows, tuple(carried), inner.groups, trips.known,
-            is_endless,
+            is_endless, room,
         )
     )  # fmt: skip
     for out, c in zip(node.outputs, carried, strict=False):
@@ -158,7 +194,7 @@ def _rows_made(low: Lowering, node: Node, signature: LoopSignature, trips: _Trip
     collected, rows = [], []
     for out, value, axis, back in zip(outs, signature.collected, axes, directions, strict=True):
         if not out.is_dead:
-            view = low.make(out) if trips.known is not None else _counted(low, node, out, trips.count)
+            view = low.make(out) if trips.known is not None else _counted(low, node, out, value, trips)
             collected.append(value)
             rows.append(_row(view, axis_of(axis, len(view.shape)), back))
     return collected, rows
@@ -181,14 +217,26 @@ def _at_rest(low: Lowering, view: View) -> View:
     return copied
 
 
-def _counted(low: Lowering, node: Node, out: Value, count: View) -> View:
-    """A buffer for as many rows as the limit of a Loop allows, because its condition may end it earlier."""
+def _counted(low: Lowering, node: Node, out: Value, row: Value, trips: _Trips) -> View:
+    """A buffer for as many rows as the limit of a Loop allows, because its condition may end it earlier, or for as many
+    as there is room for."""
+    most = _most(low, node)
+    if most is not None:
+        place = low.make_counted(out, 0, most, trips.count)
+        return views.dense(place.storage, (most, *low.shape(out)[1:]))
+    assert node.graph is not None
+    if any(draws(other) for other in node.graph.nodes):
+        raise Refused("the number of rows that a Loop collects depends on the data, and a run cannot be repeated")
+    nbytes = prod(d if isinstance(d, int) else USUAL_SIZE for d in low.shape(row)) * low.dtype(row).itemsize
+    return low.make_room(out, trips.count, max(LEAST_ROOM, min(MOST_ROOM, ROOM_NBYTES // max(nbytes, 1))))
+
+
+def _most(low: Lowering, node: Node) -> Known | None:
+    """The most trips of a Loop, if its limit is known before the run and is one that can be reached."""
     limit = low.facts.content(node.inputs[0]) if node.inputs[0] is not None else None
     if limit is None or limit[0] is None or (isinstance(limit[0], int) and limit[0] >= ENDLESS):
-        raise Refused("the number of rows that a Loop collects depends on the data")
-    most = maximum(limit[0], 0)
-    place = low.make_counted(out, 0, most, count)
-    return views.dense(place.storage, (most, *low.shape(out)[1:]))
+        return None
+    return maximum(limit[0], 0)
 
 
 def _carried(low: Lowering, start: Value | None, state: Value, after: Value) -> Carried:

@@ -74,7 +74,7 @@ def _compiled(
         dump(lowered.groups, target, folder)
     baseline = provider.uses_baseline_code
     find = linker.baseline if baseline else linker.address
-    has_names = any(not isinstance(d, int) for view in lowered.inputs for d in view.shape)
+    has_names = any(not isinstance(d, int) for v in lowered.inputs[: len(part.inputs)] for d in v.shape)
     for _ in range(ROUNDS):
         with provider.timed("compile/steps"):
             steps = steps_for(lowered.groups, target, unrepresentable)
@@ -92,7 +92,7 @@ def _compiled(
             with provider.timed("compile/table"):
                 table = StepTable(
                     steps, lowered.inputs, lowered.outputs, lowered.checks, target.isa, lowered.counted,
-                    baseline=baseline,
+                    baseline=baseline, room=lowered.room,
                 )  # fmt: skip
             with provider.timed("compile/constants"):
                 constants = contents(table.constants, provider.threads)

@@ -28,7 +28,7 @@ from sardonyx.ir.types import TensorType
 from sardonyx.lower.analysis.compile_time import compile_time_operands
 from sardonyx.lower.analysis.facts import GraphFacts
 from sardonyx.lower.claims import DeferredRefusal, refusal
-from sardonyx.lower.lowering import COUNTED
+from sardonyx.lower.lowering import counted_results
 from sardonyx.lower.sizes import Refused
 from sardonyx.ops.infer import MAX_CONTENT
 from sardonyx.partition.assign import Owner, assign, part_of
@@ -57,6 +57,7 @@ class DynamicPartition:
             )
         ]
         self.chain = chain_of(part.inputs, self.compiled, part.outputs)
+        self.planned_run = self.chain.planned_run
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         return self.chain.run(args, context)
@@ -75,8 +76,7 @@ def _cut(nodes: Sequence[Node], facts: GraphFacts) -> list[tuple[bool, list[Node
             sections.append((is_deferred, []))
             counted.clear()
         sections[-1][1].append(node)
-        if node.onnx_op in COUNTED:
-            counted.update(node.outputs)
+        counted.update(counted_results(node, facts))
     return sections
 
 

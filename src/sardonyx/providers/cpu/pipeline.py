@@ -203,9 +203,11 @@ def _repeat(group: Repeat, analysis: Analysis, shared: Shared) -> list[Step]:
     enter = _control(
         group, control.enter_loop(), count=count, limit=limit, flag=Ref.of(group.going), most=most, skip=len(body) + 1
     )
+    room = MOST_TRIPS if group.room is None else group.room
     back = _control(
-        group, control.next_iteration(), count=count, limit=limit, flag=Ref.of(group.again), repeats=len(body)
-    )
+        group, control.next_iteration(), count=count, limit=limit, flag=Ref.of(group.again), most=room,
+        repeats=len(body),
+    )  # fmt: skip
     back = replace(back, repeats=len(body), is_bounded=group.trips is not None, nbytes=JUMP_BACK_NBYTES)
     return [*once, *before, enter, *body, _often(back, group.trips)]
 

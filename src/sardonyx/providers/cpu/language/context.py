@@ -67,10 +67,10 @@ class Mailbox:
 class Code:
     """What the error word may hold."""
 
-    INDEX, ADDRESS, CANCELLED, LATE, ENDLESS, SIZES, TOO_LONG, LOOK, REGION, ARRAY, DIVISOR = range(1, 12)
+    INDEX, ADDRESS, CANCELLED, LATE, ENDLESS, SIZES, TOO_LONG, LOOK, REGION, ARRAY, DIVISOR, FULL = range(1, 13)
     """``TOO_LONG`` is a size. ``REGION`` has coordinates that are not finite or too large. ``ARRAY`` is an input of
     another type, or with strides. ``DIVISOR`` is a negative number that ``//`` or ``%`` divides by. ``LOOK`` is no
-    error: after so many runs, the choice of threads is looked at again.
+    error: after so many runs, the choice of threads is looked at again. ``FULL``: a Loop needs room for more rows.
     """
 
 

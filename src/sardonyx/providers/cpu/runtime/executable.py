@@ -19,12 +19,13 @@ from sardonyx.plan.sizes import SizesDiffer, Unplannable
 from sardonyx.providers.cpu.language.context import Code, Context
 from sardonyx.providers.cpu.memory import guard_pages
 from sardonyx.providers.cpu.memory.allocator import address
+from sardonyx.providers.cpu.runtime import slices
 from sardonyx.providers.cpu.runtime import team as runtime_team
 from sardonyx.providers.cpu.runtime.arenas import Arena, Arenas
 from sardonyx.providers.cpu.runtime.deferred import MAX_SPECIALIZATIONS, DeferredExecutable
-from sardonyx.providers.cpu.runtime.plans import SLICE_S, Frame, Plan, Plans, Shape
-from sardonyx.providers.cpu.runtime.team import Settings, Team, team_for, ticks_per_second
-from sardonyx.providers.cpu.runtime.team import now as ticks_now
+from sardonyx.providers.cpu.runtime.plans import Frame, Plan, Plans, Shape
+from sardonyx.providers.cpu.runtime.room import NeedsRoom, Room
+from sardonyx.providers.cpu.runtime.team import Settings, Team, team_for
 from sardonyx.providers.cpu.runtime.team_size import Trial
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ Array = np.ndarray[Any, Any]
 StatesKey = tuple[tuple[int, int, int, int], ...]
 """States that are appended to in place: input, output, axis and capacity of each."""
 
-FAR_S = 1e6
-"""Deadlines further off than this many seconds are clipped to it."""
 MAX_SHAPES = 256
 """Input shapes whose sizes are cached."""
 MAX_APPENDING = 8
@@ -106,6 +105,7 @@ class CpuExecutable:
         self._tier_up, self._on_numpy = tier_up, {} if on_numpy is None else on_numpy
         self._has_run = False
         """Kept while there is a ``tier_up``."""
+        self._room = Room(table.room) if table.room else None
         self._appending: OrderedDict[StatesKey, CpuExecutable | None] = OrderedDict()
         self.keep_appending: Callable[[StatesKey, CpuExecutable | None], object] | None = None
         """Called with each version for states, to write it to the compiled-model cache."""
@@ -116,15 +116,19 @@ class CpuExecutable:
             results = appending._run_in_place(args, context)
             if results is not None:
                 return results
-        shapes = tuple([a.shape for a in args])
+        given = args if self._room is None else [*args, self._room.array]
+        shapes = tuple([a.shape for a in given])
         try:
             shape = self._shapes.get(shapes) or self._bind(shapes)
             if self._guard is None:
                 results = shape.outputs_for(args, context.places)
             else:
-                args, results = guard_pages.copies(args, self._guard), shape.new_outputs()
-            while not self._execute(shape, args, results, context):
+                given, results = guard_pages.copies(given, self._guard), shape.new_outputs()
+            while not self._execute(shape, given, results, context):
                 pass
+        except NeedsRoom:
+            self._grow(shapes)
+            return self.run(args, context)
         except SizesDiffer as why:
             other = self._for_others(shapes)
             if other is not None:
@@ -133,6 +137,11 @@ class CpuExecutable:
             self._note_unplanned(shapes, why)
             return results
         return results if self._trim is None else self._trim(shape.sizes, results)
+
+    def _grow(self, shapes: tuple[tuple[int, ...], ...]) -> None:
+        """Make more room than a run of these shapes had."""
+        assert self._room is not None
+        self._room.grow(shapes[-1][0])
 
     def _for_others(self, shapes: tuple[tuple[int, ...], ...]) -> Executable | None:
         """The executable for shapes that this one cannot run; None if numpy must run them first."""
@@ -170,20 +179,23 @@ class CpuExecutable:
 
     def _run_in_place(self, args: Sequence[Any], context: RunContext) -> list[Any] | None:
         """Run with the context's states appended to in place; None for shapes outside the model's dimensions."""
-        shapes = tuple([a.shape for a in args])
+        given = list(args) if self._room is None else [*args, self._room.array]
+        shapes = tuple([a.shape for a in given])
         try:
             shape = self._shapes.get(shapes) or self._bind(shapes)
         except SizesDiffer:
             return None
-        args = list(args)
         places: dict[int, Array] = {}
         for held in context.held:
-            args[held.input] = held.memory
+            given[held.input] = held.memory
             places[held.output] = held.window_for(shape.outputs[held.output][0])
         results = shape.outputs_in(places)
         try:
-            while not self._execute(shape, args, results, context):
+            while not self._execute(shape, given, results, context):
                 pass
+        except NeedsRoom:
+            self._grow(shapes)
+            return self.run(args, context)
         except SizesDiffer:
             return None
         return results if self._trim is None else self._trim(shape.sizes, results)
@@ -219,21 +231,24 @@ class CpuExecutable:
         return made
 
     def run_planned(self, args: Sequence[Any], places: Mapping[int, Array] | None = None) -> list[Any] | None:
-        given = []
-        for a in args:
-            given.append(a.shape)  # noqa: PERF401 a comprehension is a call up to Python 3.11: 0.3 us of 5
-        shapes = tuple(given)
+        given, found = args if self._room is None else [*args, self._room.array], []
+        for a in given:
+            found.append(a.shape)  # noqa: PERF401 a comprehension is a call up to Python 3.11: 0.3 us of 5
+        shapes = tuple(found)
         shape = self._shapes.get(shapes)
         if shape is None:
             if isinstance(self._other, CpuExecutable) and shapes in self._other._shapes:
                 return self._other.run_planned(args, places)
             shape = self._bind_within(shapes)
-        if shape is None or not shape.is_quick or self._guard is not None:
+        if shape is None or not (shape.is_quick or len(shape.ends) == 1) or self._guard is not None:
             return None
         results = shape.outputs_for(args, places) if places else shape.new_outputs()
         try:
-            while not self._execute(shape, args, results, None):
+            while not self._execute(shape, given, results, None):
                 pass
+        except NeedsRoom:
+            self._grow(shapes)
+            return self.run_planned(args, places)
         except (SizesDiffer, OutOfBudget):
             return None
         return results if self._trim is None else self._trim(shape.sizes, results)
@@ -264,10 +279,12 @@ class CpuExecutable:
                 at += 1
             if shape.trial is not None and shape.is_quick and (context is None or context.is_unobserved):
                 self._execute_tried(frame, shape, shape.trial, context)
-            elif context is not None:
+            elif context is not None and not (shape.is_quick and context.is_undisturbed):
                 self._execute_watched(frame, shape, context)
-            else:
+            elif shape.is_quick:
                 team.execute(frame.at)
+            else:
+                slices.execute_loops(team, self.table, frame)
             is_done = frame.error.value == 0 or self._goes_on(frame, shape, context)
         finally:
             idle.append(frame.arena)
@@ -349,30 +366,8 @@ class CpuExecutable:
                 recorder.report(context, self._views, shape.sizes, self._team)
 
     def _execute_watched(self, frame: Frame, shape: Shape, context: RunContext) -> None:
-        """Run in slices, so that signals are handled, with a cancel flag and perhaps a deadline or a profile."""
-        slots, team = frame.slots, self._team
-        if context.deadline is not None:
-            left_s = min(context.deadline - time.monotonic(), FAR_S)
-            slots[Context.DEADLINE] = max(1, ticks_now() + int(left_s * ticks_per_second()))
-        recorder = None if context.record is None else self._recorder(shape.threads, slots)
-        runs_left, slots[Context.LEFT] = slots[Context.LEFT], 0
-        context.watch(slots, Context.CANCEL)
-        start = time.perf_counter()
-        try:
-            for end in shape.ends:
-                while slots[Context.FIRST] < end and not slots[Context.ERROR]:
-                    slots[Context.LAST] = end
-                    if self.table.has_loops:
-                        slots[Context.PAUSE_AT] = ticks_now() + int(SLICE_S * ticks_per_second())
-                    team.execute(frame.at)
-                    slots[Context.FIRST] = slots[Context.REACHED]
-            if len(shape.ends) > 1 and not slots[Context.ERROR]:
-                shape.took(time.perf_counter() - start)
-        finally:
-            context.unwatch()
-            slots[Context.CANCEL] = slots[Context.DEADLINE] = slots[Context.FIRST] = slots[Context.PROFILE] = 0
-            slots[Context.PAUSE_AT] = 0
-            slots[Context.LAST], slots[Context.LEFT] = len(self.table.steps), runs_left
+        recorder = None if context.record is None else self._recorder(shape.threads, frame.slots)
+        slices.execute_watched(self._team, self.table, frame, shape, context)
         if recorder is not None:
             recorder.report(context, self._views, shape.sizes, self._team)
 
@@ -393,6 +388,8 @@ class CpuExecutable:
             return True
         if code == Code.ARRAY:
             return None
+        if code == Code.FULL:
+            raise NeedsRoom
         if code == Code.CANCELLED:
             if context is None or not context.stop:
                 return False
@@ -408,10 +405,12 @@ class CpuExecutable:
         return failure(code, value, self.table.steps, step)
 
     def memory(self, shapes: Sequence[tuple[int, ...]]) -> Memory:
+        wanted = tuple(tuple(s) for s in shapes)
         try:
-            return self._memory(self._bind(tuple(tuple(s) for s in shapes), remember=False))
+            room = () if self._room is None else (self._room.array.shape,)
+            return self._memory(self._bind((*wanted, *room), remember=False))
         except SizesDiffer:
-            other = self._for_others(tuple(tuple(s) for s in shapes))
+            other = self._for_others(wanted)
             if not isinstance(other, Planned):
                 raise
             return other.memory(shapes)

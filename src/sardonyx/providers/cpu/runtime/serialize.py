@@ -36,7 +36,7 @@ ARRAYS = (
 )  # fmt: skip
 PLAIN = (
     "intervals", "lives", "scratch", "bounded", "only", "first_input", "given_count", "base_count", "has_loops",
-    "is_bounded",
+    "is_bounded", "room",
 )  # fmt: skip
 
 

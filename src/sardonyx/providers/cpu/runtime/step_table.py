@@ -45,8 +45,11 @@ class StepTable:
         counted: Mapping[int, Counted] | None = None,
         *,
         baseline: bool = False,
+        room: int | None = None,
     ) -> None:
-        """``baseline``: kernels that are not compiled yet may have baseline code."""
+        """``baseline``: kernels that are not compiled yet may have baseline code. ``room``: the size, at first, of the
+        last input, if that is an array of room (``Lowered``)."""
+        self.room = room
         self.steps = tuple(steps)
         self.binding = Binding([v.shape for v in inputs])
         self.sizes = Sizes(self.binding.names)

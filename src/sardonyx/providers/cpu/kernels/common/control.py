@@ -66,14 +66,19 @@ def enter_loop(k: Kernel, count: Buf, limit: Buf, flag: Buf, most: Val, skip: Va
         k.context().store(Context.NEXT, k.step() + skip + 1)
 
 
-@kernel(count=(i64,), limit=(i64,), flag=(u8,), repeats=i64)
-def next_iteration(k: Kernel, count: Buf, limit: Buf, flag: Buf, repeats: Val) -> None:
-    """At the end of an iteration: go back over ``repeats`` steps and reset their tile counters, or leave the loop."""
+@kernel(count=(i64,), limit=(i64,), flag=(u8,), most=i64, repeats=i64)
+def next_iteration(k: Kernel, count: Buf, limit: Buf, flag: Buf, most: Val, repeats: Val) -> None:
+    """At the end of an iteration: go back over ``repeats`` steps and reset their tile counters, or leave the loop.
+
+    There is room for ``most`` iterations.
+    """
     context, step = k.context(), k.step()
     trip = count.load() + 1
     count.store(0, trip)
     clear_counters(k, context, step - repeats, step)
     with k.when((trip < limit.load()) & flag.load().ne(0)):
+        with k.when(trip >= most, likely=False):
+            k.fail(Code.FULL, trip)
         pause_at = context.load(Context.PAUSE_AT)
         is_due = pause_at.ne(0) & (ticks(k) > pause_at)
         context.store(Context.NEXT, step - repeats + k.select(is_due, k.const(PAUSED), k.const(0)))
