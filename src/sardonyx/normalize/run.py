@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 from functools import cache
 
 from sardonyx.errors import InvalidGraph, Reporting
@@ -67,6 +66,8 @@ def _warn_of_stale_shapes(model: Model) -> None:
     ]
     if stale:
         name, said, found = stale[0]
+        import logging  # 3 ms of a start that logs nothing
+
         logging.getLogger("sardonyx").warning(
             "%sthe model states %s for %r, its operators produce %s%s: stated shapes are not used",
             f"{model.path}: " if model.path else "",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +27,8 @@ def _report(owner: Provider, last: Provider, defect: EngineError) -> None:
     """Log a defect that another provider makes up for; with ``SARDONYX_VERIFY``, raise it."""
     if owner is last or knobs.VERIFY.get():
         raise defect
+    import logging  # 3 ms of a start that logs nothing
+
     logging.getLogger("sardonyx").error("%s cannot compile a part, which %s runs: %s", owner.name, last.name, defect)
 
 

@@ -22,6 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sardonyx import dtypes, forks
+from sardonyx.deferred import import_onnx
 from sardonyx.files import SourceFile
 from sardonyx.interpret.context import ModelNeeded
 from sardonyx.interpret.serialize import NotSerializable
@@ -327,7 +328,8 @@ class _Model:
 def _built(source: Any, options: BuildOptions) -> Engine:
     start = time.perf_counter()
     with resting():
-        from sardonyx.session.build import build  # imports onnx and the compiler
+        import_onnx()
+        from sardonyx.session.build import build  # imports the compiler
 
         return build(source, options, import_s=time.perf_counter() - start)
 

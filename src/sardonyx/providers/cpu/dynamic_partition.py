@@ -8,7 +8,6 @@ axes) are compiled in the first run that brings the data, with the operand as a 
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
 from math import prod
@@ -89,6 +88,8 @@ def _compiled(section: Part, provider: CpuProvider, facts: GraphFacts) -> Execut
             return _deferred(section, provider, facts)
         if not all(_is_counted(shape) for shape in shapes):
             return specialized_by_shape(section, provider)
+        import logging  # 3 ms of a start that logs nothing
+
         logging.getLogger("sardonyx").info("%s and what follows it run on numpy: %s", section.nodes[0].label, why)
         _note(section.nodes, str(why), provider)
         return ReferenceProvider().compile(section)
@@ -165,6 +166,8 @@ class DeferredCompiler:
         owners = assign(graph, [self._provider, reference])
         for node, why in [(n, refusal(n, self._provider.facts(graph))) for n in graph.nodes]:
             if isinstance(why, DeferredRefusal) and all(v is None or v.producer is None for v in node.inputs):
+                import logging  # 3 ms of a start that logs nothing
+
                 logging.getLogger("sardonyx").info("%s runs on numpy: %s", node.label, why)
                 owners[node] = Owner(reference, f"cpu: {why}")
         made = Parts(graph, owners, reference)

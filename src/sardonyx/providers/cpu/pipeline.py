@@ -11,7 +11,6 @@ Loop-carried memory is addressed through words of the run, so a body's steps are
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -110,6 +109,8 @@ def _after(passes: Sequence[Pass], groups: Groups, analysis: Analysis) -> tuple[
 def dump(groups: Groups, target: Target, folder: str) -> None:
     """Write the groups of a part, and what is known of them, after every pass: a file for each (``SARDONYX_DUMP``)."""
     os.makedirs(folder, exist_ok=True)
+    import tempfile
+
     analysis, where = Analysis(target), tempfile.mkdtemp(prefix="part-", dir=folder)
     for number, one in enumerate((*LAYOUT, *SELECTION)):
         groups, analysis = one.apply(groups, analysis)

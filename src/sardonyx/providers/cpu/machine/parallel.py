@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable
-from contextvars import copy_context
-from typing import TypeVar
+from contextvars import Context, copy_context
+from typing import Any, TypeVar
 
 from sardonyx.errors import no_more_threads
 from sardonyx.providers.cpu.memory.allocator import need_headroom
@@ -13,20 +15,43 @@ T = TypeVar("T")
 
 
 def results(tasks: Iterable[Callable[[], T]], threads: int) -> list[T]:
-    """The results of tasks, up to ``threads`` at a time. When one fails, those not yet started are skipped.
+    """The results of tasks, up to ``threads`` at a time, some of them on this thread. When one fails, those not yet
+    started are skipped.
 
     Context variables, an untrusted model's budget among them, have the caller's values in the tasks.
     """
-    from concurrent.futures import ThreadPoolExecutor
-
     need_headroom()
-    with ThreadPoolExecutor(threads) as pool:
+    pending: deque[tuple[int, Context, Callable[[], T]]] = deque(
+        (i, copy_context(), task) for i, task in enumerate(tasks)
+    )
+    done: list[Any] = [None] * len(pending)
+    errors: list[BaseException] = []
+
+    def work() -> None:
         try:
-            try:
-                pending = [pool.submit(copy_context().run, task) for task in tasks]
-            except RuntimeError as error:
-                raise no_more_threads(error) from None
-            return [each.result() for each in pending]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+            while pending:
+                try:
+                    i, context, task = pending.popleft()
+                except IndexError:  # another thread took the last one
+                    return
+                done[i] = context.run(task)
+        except BaseException as error:
+            errors.append(error)
+            pending.clear()
+
+    team = [threading.Thread(target=work, name="sardonyx-build") for _ in range(min(threads, len(pending)) - 1)]
+    try:
+        try:
+            for thread in team:
+                thread.start()
+        except RuntimeError as error:
+            raise no_more_threads(error) from None
+        work()
+    finally:
+        pending.clear()
+        for thread in team:
+            if thread.ident is not None:
+                thread.join()
+    if errors:
+        raise errors[0]
+    return done

@@ -8,7 +8,6 @@ helps, so that no later run is slow.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Iterable, Sequence
@@ -70,6 +69,8 @@ def _replace(kernel: BaselineKernel) -> None:
         linker.replace(kernel)
     except (SardonyxError, MemoryError) as error:
         kernel.text = None
+        import logging  # 3 ms of a start that logs nothing
+
         logging.getLogger("sardonyx").warning("kernel %s stays baseline code: %s", kernel.spec.name, error)
 
 
