@@ -6,7 +6,7 @@ keywords are plain values, and the bodies by name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -46,7 +46,10 @@ def run_if(
         raise InvalidArgument("If needs one condition", got=f"shape {list(cond.shape)}")
     is_then = bool(cond.reshape(()))
     start, end = then_takes if is_then else else_takes
-    return tuple(bodies["then_branch" if is_then else "else_branch"].run(captured[start:end], context))
+    taken, given = bodies["then_branch" if is_then else "else_branch"], captured[start:end]
+    planned = _planned(taken, context)
+    made = None if planned is None else planned(given)
+    return tuple(taken.run(given, context) if made is None else made)
 
 
 def run_loop(
@@ -67,20 +70,36 @@ def run_loop(
     collected: list[list[Any]] = [[] for _ in scans]
     i = nbytes = 0
     held = HeldValues(context.budget)
+    planned = _planned(body, context)
+    again = np.array(going)
     while going and (limit is None or i < limit):
-        context.check()
-        out = body.run([np.array(i, np.int64), np.array(going), *carried, *captured], context)
-        going = bool(out[0].reshape(()))
+        if context.stop or planned is None:
+            context.check()
+        fed = [np.array(i, np.int64), again, *carried, *captured]
+        out = None if planned is None else planned(fed)
+        if out is None:
+            out = body.run(fed, context)
+        again = out[0].reshape(())
+        going = bool(again)
         if i == 0 and going and not ends_early and (limit is None or limit >= ENDLESS):
             raise OutOfBudget("a Loop whose condition never changes has no reachable end", got=f"{limit} trips")
-        carried = _carried(carried, out[1 : states + 1])
-        for rows, row in zip(collected, out[states + 1 :], strict=True):
-            nbytes += _collected(rows, row)
+        carried = _carried(carried, out[1 : states + 1]) if i == 0 or planned is None else list(out[1 : states + 1])
+        if collected:
+            for rows, row in zip(collected, out[states + 1 :], strict=True):
+                nbytes += _collected(rows, row)
             check_nbytes(nbytes, f"{i + 1} trips of a Loop have collected too much")
-        held.set(carried, nbytes)
+        if context.budget is not None:
+            held.set(carried, nbytes)
         i += 1
     held.release()
     return (*carried, *(_stacked(rows, empty) for rows, empty in zip(collected, scans, strict=True)))
+
+
+def _planned(body: Runnable, context: RunContext) -> Callable[[Sequence[Any]], Sequence[Any] | None] | None:
+    """How a body runs without the context, if it can and nobody would miss it."""
+    is_alone = context.is_undisturbed and context.budget is None
+    planned: Callable[[Sequence[Any]], Sequence[Any] | None] | None = getattr(body, "planned_run", None)
+    return planned if is_alone else None
 
 
 def run_scan(
@@ -150,17 +169,18 @@ def run_sequence_map(
     return tuple(made)
 
 
-def _carried(before: list[Any], after: list[Any]) -> list[Any]:
+def _carried(before: list[Any], after: Sequence[Any]) -> list[Any]:
     """The loop-carried values after a trip, checked to have the kind and element type that they had before."""
     for i, (old, new) in enumerate(zip(before, after, strict=True)):
-        if old is not None and getattr(old, "dtype", None) != getattr(new, "dtype", None):
+        was, found = getattr(old, "dtype", None), getattr(new, "dtype", None)
+        if was is not found and old is not None and was != found:
             raise InvalidArgument(
                 "a body changes the type of a carried value",
                 where=f"state {i}",
-                expected=getattr(old, "dtype", type(old).__name__),
-                got=getattr(new, "dtype", type(new).__name__),
+                expected=was or type(old).__name__,
+                got=found or type(new).__name__,
             )
-    return after
+    return list(after)
 
 
 def _collected(rows: list[Any], row: Any) -> int:

@@ -22,7 +22,7 @@ class _Step(NamedTuple):
     run: Callable[[Sequence[Any], RunContext], list[Any]]
     run_planned: PlannedRun | None
     """See ``RunsPlanned``, or ``Chain.planned_run``; None if the executable has neither."""
-    taken: Callable[[list[Any]], Sequence[Any]]
+    taken: Callable[[Sequence[Any]], Sequence[Any]]
     """Selects the step's inputs from a frame."""
 
 
@@ -32,7 +32,7 @@ def _step(link: Link) -> _Step:
     return _Step(executable.run, whole or getattr(executable, "planned_run", None), _taker(link.takes))
 
 
-def _taker(slots: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
+def _taker(slots: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     """A function that selects these slots of a list, without a loop in Python."""
     first = slots[0] if slots else 0
     if list(slots) == list(range(first, first + len(slots))):
@@ -50,18 +50,24 @@ class Chain:
         self.inputs, self.links, self.gives, self.constants = inputs, links, tuple(gives), tuple(constants)
         self._steps = [_step(link) for link in links]
         self._given = _taker(self.gives)
+        is_distinct = len(set(self.gives)) == len(self.gives) and all(i >= self.inputs for i in self.gives)
+        can_run = not constants and is_distinct and all(step.run_planned is not None for step in self._steps)
+        self._can_run_planned = can_run
+        self._only = _taker([i - inputs for i in self.gives]) if can_run and len(links) == 1 else None
+        """If there is one link: selects the results from its outputs."""
 
     @property
     def planned_run(self) -> PlannedRun | None:
         """Runs all links without a context; None unless each link can and no result is a constant, an input or another
         result.
         """
-        if self.constants:
-            return None
-        is_distinct = len(set(self.gives)) == len(self.gives) and all(i >= self.inputs for i in self.gives)
-        return self._run_planned if is_distinct and all(step.run_planned is not None for step in self._steps) else None
+        return self._run_planned if self._can_run_planned else None
 
     def _run_planned(self, args: Sequence[Any]) -> Sequence[Any] | None:
+        if self._only is not None:
+            _, run_planned, taken = self._steps[0]
+            made = run_planned(taken(args))  # type: ignore[misc]
+            return None if made is None else self._only(made)
         frame = list(args)
         for _, run_planned, taken in self._steps:
             made = run_planned(taken(frame))  # type: ignore[misc]

@@ -52,6 +52,11 @@ class Parts:
                 self.compiled.append((part, last.compile(part)))
                 owners.update(dict.fromkeys(part.nodes, Owner(last, f"{owner.name}: {why}")))
         self.chain = chain_of(self.inputs, self.compiled, self._outputs)
+        whole = self.whole
+        self.planned_run: PlannedRun | None = (
+            whole.run_planned if isinstance(whole, RunsPlanned) else self.chain.planned_run
+        )
+        """Runs all parts without a context; None unless each part can and all outputs are distinct."""
 
     @property
     def whole(self) -> Executable | None:
@@ -60,13 +65,6 @@ class Parts:
             return None
         part, executable = self.compiled[0]
         return executable if part.inputs == self.inputs and part.outputs == self._outputs else None
-
-    @property
-    def planned_run(self) -> PlannedRun | None:
-        """Runs all parts without a context; None unless each part can and all outputs are distinct."""
-        if isinstance(self.whole, RunsPlanned):
-            return self.whole.run_planned
-        return self.chain.planned_run
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         return self.chain.run(args, context)
