@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 
 import pytest
 
+from sardonyx import records
+from sardonyx.forks import cached_property
 from sardonyx.records import Record
 
 
@@ -135,3 +137,26 @@ def test_fields_of_bases_come_first(ours: Any, theirs: Any) -> None:
     assert astuple(a) == astuple(b) and repr(a) == repr(b).replace("Their", "") and hash(a) == hash(b)
     assert astuple(replace(a, b=9)) == astuple(replace(b, b=9)) and a == ours(7, 8) != ours(7, 9)
     assert (a.kind, ours.b, list(ours.__dataclass_fields__)) == ("base", 2, list(theirs.__dataclass_fields__))
+
+
+@pytest.mark.parametrize("given", [Ours(1), Ours(1, c=[2]), Same(1), Theirs(1, "x")])
+def test_replace_is_that_of_dataclasses(given: Any) -> None:
+    changed = records.replace(given, a=5)
+    assert type(changed) is type(given) and changed.a == 5 and given.a == 1
+    for f in fields(given)[1:]:
+        assert getattr(changed, f.name) is getattr(given, f.name)
+    with pytest.raises(TypeError):
+        records.replace(given, nothing=1)
+
+
+class Derived(Record):
+    a: int
+
+    @cached_property
+    def twice(self) -> int:
+        return 2 * self.a
+
+
+def test_replace_leaves_out_what_was_computed() -> None:
+    made = Derived(2)
+    assert made.twice == 4 and records.replace(made, a=3).twice == 6

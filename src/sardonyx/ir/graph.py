@@ -176,13 +176,14 @@ class Node:
         """The next node of its graph."""
         return self._next
 
-    def subgraphs(self) -> Iterator[tuple[str, Graph]]:
+    def subgraphs(self) -> Sequence[tuple[str, Graph]]:
+        found: Sequence[tuple[str, Graph]] = ()
         for key, attr in self.attrs.items():
             if isinstance(attr, Graph):
-                yield key, attr
+                found = [*found, (key, attr)]
             elif isinstance(attr, list) and attr and isinstance(attr[0], Graph):
-                for g in attr:
-                    yield key, g
+                found = [*found, *((key, g) for g in attr)]
+        return found
 
     def __repr__(self) -> str:
         ins = ", ".join("_" if v is None else repr(v) for v in self._inputs)

@@ -80,4 +80,4 @@ def _new(facts: GraphFacts, value: Value) -> set[str]:
 def _names(facts: GraphFacts, value: Value) -> set[str]:
     """The named sizes in a value's shape and elements."""
     sizes = (*facts.shape(value), *(facts.content(value) or ()))
-    return {name for d in sizes for name in dims.names(d)}
+    return {name for d in sizes if not isinstance(d, int) for name in dims.names(d)}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
 from sardonyx.ir.scalar import Program
 from sardonyx.lower.groups import Apply, Count, Expression, Reduce, View
+from sardonyx.records import replace
 
 Handle = int
 """A value of an expression under construction: ``~i`` is operand i, ``j`` the result of step j."""

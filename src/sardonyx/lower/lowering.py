@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from sardonyx.lower.fusion.simplify import simplify
 from sardonyx.lower.groups import Branch, Fill, Group, Loop, Repeat, Storage, View
 from sardonyx.lower.sizes import DataDependent, Refused, broadcast_factor, mul, only_tensors, product
 from sardonyx.optimize.guards import Guard
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 TYPES = frozenset(
     t for t in dtypes.every() if t.kind in ("float", "int", "uint", "bool") and t.bits != 6

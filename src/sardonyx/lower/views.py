@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cmp_to_key
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage, View
 from sardonyx.lower.sizes import add, maximum, minimum, mul, product, sub
+from sardonyx.records import replace
 
 Shape = tuple[Known, ...]
 

@@ -20,7 +20,6 @@ The rules, tried for each loop in order, for the producers of its operands, the 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from sardonyx import dtypes
 from sardonyx.limits import check_time
@@ -29,6 +28,7 @@ from sardonyx.lower.expression_builder import ExpressionBuilder, Handle
 from sardonyx.lower.fusion.nest import Nest, common_split, matching_order
 from sardonyx.lower.groups import EpilogueGroup, Expression, Group, Loop, Storage, View
 from sardonyx.lower.sizes import Refused, product
+from sardonyx.records import replace
 
 MAX_VIEWS = 16
 """Views of one loop: more would not fit the address registers of a kernel."""

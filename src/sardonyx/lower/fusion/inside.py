@@ -8,12 +8,12 @@ readers read it there.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import EpilogueGroup, Expression, Group, IndirectStorage, Loop, Storage, View
+from sardonyx.records import replace
 
 
 def placed_inside(groups: Sequence[Group], kept: Collection[Storage] = ()) -> list[Group]:

@@ -7,14 +7,13 @@ epilogue of a group, with every view over all axes: a result per row has stride 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Expression, Loop, Reduce, View
 from sardonyx.lower.sizes import Refused, mul
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 SubAxis = tuple[int, Known]
 """One of the axes into which an axis is split: the number of that axis, and the size."""

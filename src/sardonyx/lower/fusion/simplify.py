@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from sardonyx.lower import views
 from sardonyx.lower.fusion.nest import Nest
 from sardonyx.lower.groups import Contraction, Group, Loop, View
 from sardonyx.lower.sizes import Refused
+from sardonyx.records import replace
 
 
 def simplify(group: Group) -> Group:

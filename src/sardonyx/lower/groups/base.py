@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.tensor import Tensor
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 if TYPE_CHECKING:
     from sardonyx.ops.random import Stream

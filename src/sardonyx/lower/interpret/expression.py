@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from sardonyx.ir.scalar import run_numpy
 from sardonyx.lower.groups import Apply, Count, EpilogueGroup, Expression, Loop, Reduce, View
 from sardonyx.lower.interpret.memory import Array, Memory, meaning
+from sardonyx.records import replace
 
 
 def wide(x: Array) -> Array:

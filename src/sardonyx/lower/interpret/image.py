@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from sardonyx.lower.groups import CentredConvolution, Convolution, IntegerConvolution, Pool, View, Window
 from sardonyx.lower.interpret.expression import finish, wide
 from sardonyx.lower.interpret.memory import Array, Memory, meaning
+from sardonyx.records import replace
 
 
 def _taps(memory: Memory, window: Window, x: Array, out: View, padding: Any) -> Iterator[Array]:

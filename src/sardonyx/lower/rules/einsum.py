@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
@@ -15,7 +14,7 @@ from sardonyx.lower.rules.matmul import contraction
 from sardonyx.lower.rules.reduce import apply, times
 from sardonyx.lower.sizes import Refused, add, product
 from sardonyx.ops.equation import Labels, parse
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 
 class Term(Record):

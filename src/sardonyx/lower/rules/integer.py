@@ -8,7 +8,6 @@ is always signed: 128 is subtracted from unsigned numbers and from their zero po
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from sardonyx.lower.rules.pointwise import as_type
 from sardonyx.lower.rules.quantize import requantized
 from sardonyx.lower.rules.reduce import apply, divide, minus, times
 from sardonyx.lower.sizes import Refused, sub
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 Array = np.ndarray[Any, Any]
 BYTES = (dtypes.i8, dtypes.u8)

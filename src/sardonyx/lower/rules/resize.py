@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from sardonyx.lower.rules.resize_axes import CROP, Axis, ResizeOptions, along, o
 from sardonyx.lower.rules.tables import Number, table
 from sardonyx.lower.sizes import Refused
 from sardonyx.ops.precision import integer_range
+from sardonyx.records import replace
 
 MAX_INNERMOST_CHANNELS = 7
 """NHWC images with at most so many channels are transposed to NCHW, since vectors along the channels would be empty."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -21,7 +20,7 @@ from sardonyx.lower.lowering import Lowering
 from sardonyx.lower.rules.reduce import Rows, apply
 from sardonyx.lower.rules.tables import Number, table, tabulated
 from sardonyx.lower.sizes import Refused, expressible, maximum, mul
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 MAX_FACTOR = 8
 """The largest integer factor for which a polyphase filter is used instead of tables."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from sardonyx.interpret.bodies import ENDLESS
@@ -31,6 +30,7 @@ from sardonyx.providers.cpu.layout.in_place import in_place
 from sardonyx.providers.cpu.program.analysis import Analysis, Target
 from sardonyx.providers.cpu.program.steps import Holds, Ref, Slot, Step
 from sardonyx.providers.cpu.select import choose, steps_of
+from sardonyx.records import replace
 
 USUAL_TRIPS = 16
 """The number of trips that is assumed, in estimates of work, for a loop that data ends."""

@@ -6,7 +6,6 @@ record of the choice says why those before it did not.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from sardonyx.errors import NotImplemented, Reporting
@@ -15,6 +14,7 @@ from sardonyx.providers.cpu.program.analysis import Analysis, either
 from sardonyx.providers.cpu.program.steps import SizeRange, Step
 from sardonyx.providers.cpu.program.variants import Choice, Refusal, Variant
 from sardonyx.providers.cpu.tables import VariantTable
+from sardonyx.records import replace
 
 VARIANTS = VariantTable()
 

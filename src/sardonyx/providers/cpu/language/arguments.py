@@ -14,8 +14,9 @@ step gives arguments with an instance of references and sizes. The kernel's body
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import Field, fields
+from functools import lru_cache
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from sardonyx.dtypes import DType
@@ -50,7 +51,13 @@ def named(name: str) -> dict[str, str]:
 
 def flat(**given: Any) -> dict[str, Any]:
     """Parameters, each by the name that it has in the argument block, in order."""
-    return {name: leaf for parameter, value in given.items() for name, leaf in _leaves(parameter, value)}
+    leaves: dict[str, Any] = {}
+    for name, value in given.items():
+        if isinstance(value, Arguments):
+            _put(leaves, name, value)
+        else:
+            leaves[name] = value
+    return leaves
 
 
 def rebuilt(declared: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,28 +65,26 @@ def rebuilt(declared: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str,
     return {name: _filled(name, value, values) for name, value in declared.items()}
 
 
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if not isinstance(value, Arguments):
-        yield name, value
-        return
-    for member, part in _members(name, value):
-        for leaf, found in _tuple_leaves(member, part):
-            yield from _leaves(leaf, found)
-
-
-def _tuple_leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if _is_group(value):
+def _put(leaves: dict[str, Any], name: str, value: Any) -> None:
+    """Add the leaves of a field."""
+    if isinstance(value, Arguments):
+        kind: Any = type(value)
+        for member, attribute in _members(kind, name):
+            _put(leaves, member, getattr(value, attribute))
+    elif _is_group(value):
         for i, element in enumerate(value):
-            yield from _tuple_leaves(_numbered(name, i), element)
+            _put(leaves, _numbered(name, i), element)
     elif value is not None:
-        yield name, value
+        leaves[name] = value
 
 
 def _filled(name: str, declared: Any, values: Mapping[str, Any]) -> Any:
     if not isinstance(declared, Arguments):
         return values[name]
-    parts = (_filled_tuple(member, part, values) for member, part in _members(name, declared))
-    return type(declared)(*parts)
+    kind: Any = type(declared)
+    members = _members(kind, name)
+    parts = (_filled_tuple(member, getattr(declared, attribute), values) for member, attribute in members)
+    return kind(*parts)
 
 
 def _filled_tuple(name: str, declared: Any, values: Mapping[str, Any]) -> Any:
@@ -92,9 +97,10 @@ def _is_group(value: Any) -> bool:
     return isinstance(value, tuple) and not isinstance(value, Memory)
 
 
-def _members(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    for member in fields(value):
-        yield _member_name(name, member, is_inline=value.is_inline), getattr(value, member.name)
+@lru_cache(1 << 12)
+def _members(arguments: Any, name: str) -> tuple[tuple[str, str], ...]:
+    """The names of the parameters of a record of this class that is called ``name``, and its attributes."""
+    return tuple((_member_name(name, f, is_inline=arguments.is_inline), f.name) for f in fields(arguments))
 
 
 def _member_name(owner: str, member: Field[Any], *, is_inline: bool) -> str:

@@ -41,6 +41,10 @@ Params = Mapping[str, Any]
 """By name: ``(type,)`` for memory, a type for a number, ``Arguments`` of types for several parameters. A type may be
 the name of the constant that holds it."""
 
+MAX_PARAMS = 1 << 12
+_params: dict[str, dict[str, tuple[str, DType]]] = {}
+"""The parameters of kernels, by their digest: steps alike have a ``Spec`` each."""
+
 
 class Spec(Record):
     """A kernel with its compile-time constants: what is compiled, and the key of the object cache."""
@@ -62,6 +66,14 @@ class Spec(Record):
     @cached_property
     def params(self) -> dict[str, tuple[str, DType]]:
         """By name: ``memory`` or ``number``, and the type."""
+        found = _params.get(self.digest)
+        if found is None:
+            if len(_params) >= MAX_PARAMS:
+                _params.clear()
+            found = _params[self.digest] = self._params()
+        return found
+
+    def _params(self) -> dict[str, tuple[str, DType]]:
         statics = dict(self.statics)
         out: dict[str, tuple[str, DType]] = {}
         for name, spec in flat(**self.declared).items():

@@ -7,10 +7,10 @@ results of a node's branches, the values that a loop carries, and what a body ta
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 from sardonyx.lower.groups import Branch, Group, IndirectStorage, Repeat, Storage
 from sardonyx.providers.cpu.program.analysis import Analysis
+from sardonyx.records import replace
 
 Rewrite = Callable[[Sequence[Group], Analysis], Sequence[Group]]
 Body = tuple[Group, ...]

@@ -8,7 +8,6 @@ function of the first, which is computed once for each of the 256. A table is a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ from sardonyx.providers.cpu.kernels.loops.passes import operations
 from sardonyx.providers.cpu.kernels.math.byte_lookup import permutes_words
 from sardonyx.providers.cpu.language.values import bool_, f32, i8, i32, u8
 from sardonyx.providers.cpu.program.analysis import Analysis
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 Array = np.ndarray[Any, Any]
 BYTES = (i8, u8)

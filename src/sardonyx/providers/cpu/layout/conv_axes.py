@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Group, View, Window
 from sardonyx.providers.cpu.kernels.common.window import is_nhwc
+from sardonyx.records import replace
 
 MIN_PIXELS = 48
 """Output pixels below which the batch becomes depth."""

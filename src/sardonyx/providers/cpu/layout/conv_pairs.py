@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from sardonyx.lower.groups import Convolution, Group
 from sardonyx.providers.cpu.kernels.conv import pointwise_depthwise, summed_pair
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.variants import Choice
 from sardonyx.providers.cpu.tables.conv import PAIRS
+from sardonyx.records import replace
 
 
 def choices_of_pairs(groups: Sequence[Group], analysis: Analysis) -> dict[int, Choice]:

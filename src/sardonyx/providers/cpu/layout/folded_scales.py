@@ -14,7 +14,6 @@ powers of two they are equal.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,7 +25,7 @@ from sardonyx.lower.groups import Apply, Contraction, Convolution, Expression, G
 from sardonyx.providers.cpu.kernels.math.quantization import limits
 from sardonyx.providers.cpu.language.values import f32, i8, i32, u8
 from sardonyx.providers.cpu.program.analysis import Analysis
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 Array = np.ndarray[Any, Any]
 BYTES = (i8, u8)

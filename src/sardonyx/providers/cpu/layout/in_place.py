@@ -9,12 +9,12 @@ threads may zero meanwhile, is zero in both.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from sardonyx.lower.groups import Storage
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
 from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.records import replace
 
 CONVOLUTION = "conv_amx"
 """The kernel (``kernels/conv/bf16_split.py``) that adds a residual to what it packs."""

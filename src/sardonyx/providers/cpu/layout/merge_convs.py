@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Group, Storage, View
 from sardonyx.providers.cpu.program.constants import identity
+from sardonyx.records import replace
 
 Array = np.ndarray[Any, Any]
 

@@ -13,7 +13,6 @@ that the caller owns, or that some group needs as NCHW, stays so, and a copy is 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
@@ -39,7 +38,7 @@ from sardonyx.providers.cpu.kernels.image.resize import MIN_ROW
 from sardonyx.providers.cpu.kernels.quantized import conv_nhwc as quantized_conv_nhwc
 from sardonyx.providers.cpu.layout import merge_convs, nhwc_edges
 from sardonyx.providers.cpu.program.analysis import Analysis
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 MIN_FILTERS = 4
 """Filters and channels of each group of a grouped convolution, at least: with fewer, too many lanes are empty."""

@@ -8,7 +8,6 @@ one pixel; the pixels of that view are one stride apart and overlap.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
@@ -18,6 +17,7 @@ from sardonyx.providers.cpu.kernels.common.window import is_nhwc
 from sardonyx.providers.cpu.kernels.conv import stem
 from sardonyx.providers.cpu.kernels.quantized import conv_nhwc as quantized_conv_nhwc
 from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.records import replace
 
 
 def with_edge_copies(group: Convolution, isa: Isa) -> list[Group]:

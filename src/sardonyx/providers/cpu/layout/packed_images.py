@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -33,7 +32,7 @@ from sardonyx.providers.cpu.kernels.image.pool_nhwc import MAX
 from sardonyx.providers.cpu.language.values import f32
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.steps import Packed, Ref
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 ADDED = (1, 3)
 """Terms in which an f32 image that is added to sums may be stored. Three represent f32 exactly, and one is what

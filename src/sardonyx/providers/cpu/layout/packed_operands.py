@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 
 from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
@@ -26,7 +25,7 @@ from sardonyx.providers.cpu.language.values import bf16, i32
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import SizeRange
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 
 class _Made(Record):

@@ -12,7 +12,6 @@ with a copy of itself, must compare equal.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +39,7 @@ from sardonyx.providers.cpu.kernels.image.pool_nhwc import MAX
 from sardonyx.providers.cpu.language.values import bf16, f16, f32
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity
+from sardonyx.records import replace
 
 MIN_PRODUCTS = 16
 """Products of each element of a narrow image from which on an f32 copy of that image pays."""

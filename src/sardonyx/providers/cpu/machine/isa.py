@@ -11,14 +11,13 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from sardonyx import knobs
 from sardonyx.errors import InvalidArgument
 from sardonyx.providers.cpu.machine import object_cache as objects
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 KIB, LINE_NBYTES = 1 << 10, 64
 """Bytes, and bytes of a cache line."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sardonyx.ir import dims
@@ -12,7 +12,7 @@ from sardonyx.plan.sizes import SizeRange
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.steps import Packed, Step
 from sardonyx.providers.cpu.program.variants import ANY_KERNEL, Choice, KernelPolicy
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 if TYPE_CHECKING:
     from sardonyx.providers.cpu.kernels.conv.summed_pair import SummedPair

@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -40,6 +39,7 @@ from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible, product
 from sardonyx.providers.cpu.program.steps import Ref, SizeRange, Step
 from sardonyx.providers.cpu.program.variants import Refusal
+from sardonyx.records import replace
 
 KEYS = 128
 """Keys of a block: several rows read them from L1."""

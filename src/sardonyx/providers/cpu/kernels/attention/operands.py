@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from sardonyx.ir import dims
@@ -17,7 +16,7 @@ from sardonyx.providers.cpu.language.values import f32
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 
 class Operands(Record):

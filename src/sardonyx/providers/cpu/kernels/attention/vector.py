@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
@@ -28,7 +27,7 @@ from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Step
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 KEYS = 128
 """Keys of a block: their scores take 16 KiB for 32 rows, half of a small L1."""

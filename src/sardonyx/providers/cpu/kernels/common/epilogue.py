@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from sardonyx.dtypes import DType
@@ -29,7 +28,7 @@ from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, i32,
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.steps import Ref
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import field
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -22,7 +22,7 @@ from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, n
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.steps import Ref
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 TYPICAL_SIZE = 64
 """The size assumed for a symbolic dimension when strides are ordered."""

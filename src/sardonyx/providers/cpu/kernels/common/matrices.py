@@ -7,7 +7,7 @@ stride are merged. A batch that shares its right operand becomes more rows of a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -21,7 +21,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 
 class MatrixArgs(Arguments[M, N]):

@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import field, replace
+from dataclasses import field
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -36,7 +36,7 @@ from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, Var,
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.steps import Ref
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 WIDTHS = (7, 8, 6, 5)
 """Pixels of a micro-tile, in order of preference: enough accumulators to hide the latency of an addition."""

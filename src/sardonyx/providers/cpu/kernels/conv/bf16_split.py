@@ -26,7 +26,7 @@ otherwise all of them are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 from typing import ClassVar
 
@@ -61,7 +61,7 @@ from sardonyx.providers.cpu.language.amx import Tiles
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Val, Var, bf16, f32, i8, i32, i64, u8
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 WEIGHTS = {bf16: bf16, i8: i8, u8: i8}
 """The type of weights, by that of images."""

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,7 +49,7 @@ from sardonyx.providers.cpu.program.prepack import aligned
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Packed, Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 MAX_SHALLOW_TERMS = KC
 """Terms of a sum up to which a cheap epilogue is applied to registers; for longer sums scratch costs little."""

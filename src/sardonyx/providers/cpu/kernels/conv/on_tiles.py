@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -51,6 +50,7 @@ from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
+from sardonyx.records import replace
 
 LEAST_SHARE = {1: 0.12, 2: 0.3, 3: 0.6}
 """By terms: share of the numbers in tiles that must be channels and filters, below which multiply-adds are faster."""

@@ -13,7 +13,7 @@ that needs more than four slices (``MAX_RATIO``) or has no scale sets its flag a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any, ClassVar
 
 from sardonyx.dtypes import DType
@@ -30,7 +30,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i8, i32, i64, u8, u32
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 FOURTH_RATIO, MAX_RATIO = 16.0, 4096.0
 """Times the mean of the others' sizes that the largest number of an image may be, with three slices and with four.

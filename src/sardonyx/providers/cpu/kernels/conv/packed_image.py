@@ -28,7 +28,7 @@ either. One term is bf16 itself, rounded to even, with its own infinities and Na
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 
 import numpy as np
 
@@ -45,7 +45,7 @@ from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f32, i8, i64,
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 BLOCK = 32
 """Channels of a block of bf16 numbers."""

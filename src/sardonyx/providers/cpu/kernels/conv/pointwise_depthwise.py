@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import ClassVar
 
 from sardonyx.ir import dims
@@ -46,7 +46,7 @@ from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 NAME = "conv.pointwise_depthwise"
 """The name of the kernel variant."""

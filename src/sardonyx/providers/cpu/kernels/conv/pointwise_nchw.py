@@ -14,7 +14,6 @@ The grid is (batch, group, block, chunk of filters); a thread whose next chunk h
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -44,7 +43,7 @@ from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 MIN_FILTERS_FOR_COPY = 32
 """Filters from which on the pixels of a strided pointwise window are worth a dense copy."""

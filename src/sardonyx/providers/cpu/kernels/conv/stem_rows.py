@@ -7,7 +7,6 @@ pixels of neighbouring outputs are one stride apart, and overlap.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -19,7 +18,7 @@ from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.program.steps import Ref
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 LINE = 16
 """Elements of a cache line, and of the longest vector."""

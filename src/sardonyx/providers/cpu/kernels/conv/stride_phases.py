@@ -12,7 +12,7 @@ The source is a channel-blocked packed image of one term, padding included. Pixe
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any, ClassVar
 
 from sardonyx.dtypes import DType
@@ -27,7 +27,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, i64, u16
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 SAVED, LINE = 16, 8
 """Cycles of a step of a micro-tile, at least, and of a copied line."""

@@ -9,8 +9,6 @@ lanes instead (``im2col``).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from sardonyx.lower import views
 from sardonyx.lower.groups import Contraction, Convolution, Fill, Loop, Storage, View
 from sardonyx.lower.sizes import product
@@ -22,6 +20,7 @@ from sardonyx.providers.cpu.kernels.loops import fill, loop
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.steps import Step
 from sardonyx.providers.cpu.program.variants import Refusal
+from sardonyx.records import replace
 
 MAX_PHASES = 2
 """Strides that the direct kernel reads as one vector, or as two that it deinterleaves."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 from sardonyx.ir.scalar import Program
@@ -19,7 +18,7 @@ from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK
 from sardonyx.providers.cpu.kernels.split.bf16 import PANEL
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.steps import Step
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 NAME = "conv.summed_pair"
 """The name of the kernel variant."""

@@ -14,8 +14,6 @@ The loops, their cache blocking and the epilogue are in ``gemm.amx_kernel``.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
@@ -44,6 +42,7 @@ from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
+from sardonyx.records import replace
 
 TERMS = {"medium": 1, "high": 2, "highest": 3}
 """bf16 terms by precision."""

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -69,7 +68,7 @@ from sardonyx.providers.cpu.language.bf16_dot import dot_pairs
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f32, i64, u32
 from sardonyx.providers.cpu.machine.isa import Isa
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 PAIR_ROWS = 8
 """Rows of a micro-tile with bf16 pair instructions: 16 vector registers of sums and two of B; A is broadcast from

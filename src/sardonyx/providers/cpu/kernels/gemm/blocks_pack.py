@@ -7,7 +7,6 @@ them from the file of the model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,7 @@ from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.prepack import Packing, aligned
 from sardonyx.providers.cpu.program.steps import Packed, Ref
 from sardonyx.providers.cpu.program.variants import Refusal
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 Array = np.ndarray[Any, Any]
 

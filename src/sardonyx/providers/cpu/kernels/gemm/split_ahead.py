@@ -11,7 +11,6 @@ of A cancel it. The representable range is checked when the constant is packed.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -37,6 +36,7 @@ from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.constants import identity, once
 from sardonyx.providers.cpu.program.steps import Packed, Unrepresentable
+from sardonyx.records import replace
 
 Array = np.ndarray[Any, Any]
 _Number = TypeVar("_Number", int, Val)

@@ -10,8 +10,6 @@ On chips with tiles that is for shallow products, whose stores take longer than 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem
 from sardonyx.providers.cpu.kernels.gemm import amx
 from sardonyx.providers.cpu.kernels.gemm.contraction import multiply_adds, multiply_adds_refusal
@@ -20,6 +18,7 @@ from sardonyx.providers.cpu.language.values import register_dtype
 from sardonyx.providers.cpu.program.analysis import DOUBLED, Analysis
 from sardonyx.providers.cpu.program.steps import SizeRange, Step
 from sardonyx.providers.cpu.program.variants import Refusal
+from sardonyx.records import replace
 
 SHALLOW, SHALLOW_NARROW, SHALLOW_BY_COLUMNS = 256, 512, 1024
 """Products of a sum up to which stores column by column take longer than what tiles gain by int8 slices, or by an A

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
@@ -30,7 +29,7 @@ from sardonyx.providers.cpu.kernels.common.matrices import BatchArgs, MatrixArgs
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Val, Var, i64
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES, Isa
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 KC, MIN_TASKS, TASKS_PER_THREAD = 128, 64, 8
 MC, LANE_MC = 64, 48

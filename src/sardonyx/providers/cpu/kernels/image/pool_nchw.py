@@ -13,7 +13,6 @@ Grid: (batch, channel, plane, row block). Each output is computed by one thread,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import reduce
 from typing import ClassVar
 
@@ -36,7 +35,7 @@ from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 ROW = 4096
 """Elements of the combined row, at most: 16 KiB of f32."""

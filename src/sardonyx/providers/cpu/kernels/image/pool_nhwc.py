@@ -7,7 +7,6 @@ Images of one bf16 term that an AMX convolution packed for another are compared 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -31,6 +30,7 @@ from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bf16, i16, i6
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.steps import Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
+from sardonyx.records import replace
 
 MAX, MEAN = "max", "mean"
 """Kinds of pooling; the third, ``sum``, is a mean without the division."""

@@ -12,7 +12,6 @@ Grid: the rows of the result. Each is computed by one thread, in one order.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from sardonyx.dtypes import DType, of_name
 from sardonyx.ir import dims
@@ -42,7 +41,7 @@ from sardonyx.providers.cpu.language.values import Buf, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Ref, Step
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 MIN_ROW = 8
 """Elements from which on an axis that is not resampled may be the innermost one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field, replace
+from dataclasses import field
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -11,7 +11,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import PolyphaseFilter, TapTable
 from sardonyx.providers.cpu.kernels.common.epilogue import EpilogueArgs
 from sardonyx.providers.cpu.language.arguments import Arguments, M, N, named
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 COLUMN_BLOCK = 4096
 """Columns that are computed at a time where the innermost axis is not resampled."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 from sardonyx.dtypes import DType
@@ -15,7 +14,7 @@ from sardonyx.providers.cpu.language.values import Buf, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import product
 from sardonyx.providers.cpu.program.steps import Ref, Step
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 CHUNK = 64
 """Adjacent elements whose sums are in registers together, so that whole cache lines are read once."""

@@ -7,8 +7,6 @@ place of the row, and every element is checked and copied separately.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from sardonyx.dtypes import DType, of_name
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
@@ -20,7 +18,7 @@ from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible, product
 from sardonyx.providers.cpu.program.steps import Step
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 CHUNK = 4096
 """Elements of a row that are one work item."""

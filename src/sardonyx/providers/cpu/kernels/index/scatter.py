@@ -8,7 +8,6 @@ reads all indices and applies those in its range of the indexed axis.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
 
 from sardonyx.dtypes import DType, of_name
 from sardonyx.ir import dims
@@ -22,7 +21,7 @@ from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import product
 from sardonyx.providers.cpu.program.steps import Step
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 INDICES, UPDATES, OUT = range(3)
 

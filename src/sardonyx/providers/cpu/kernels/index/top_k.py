@@ -6,7 +6,6 @@ most elements; the others are inserted. The heap is sorted at the end.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import reduce
 from typing import ClassVar
 
@@ -22,7 +21,7 @@ from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bool_, i32, i
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible, product
 from sardonyx.providers.cpu.program.steps import Ref, Step
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 X, VALUES, INDICES = range(3)
 UNROLL = 4

@@ -7,7 +7,6 @@ output's axis.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from sardonyx.dtypes import of_name
@@ -33,7 +32,7 @@ from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible, product
 from sardonyx.providers.cpu.program.steps import Step
 from sardonyx.providers.cpu.program.variants import Refusal
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 TRANSPOSED = "t"
 """The access class of an input that is transposed."""

@@ -7,8 +7,6 @@ elements, is loaded, and shuffled in registers.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Apply, Expression, Loop
 from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, NestArgs, apply, nest_loop, traffic
@@ -21,7 +19,7 @@ from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible, product
 from sardonyx.providers.cpu.program.steps import Step
 from sardonyx.providers.cpu.program.variants import Refusal
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 MAX_PLANES = 15
 """The largest number of planes."""

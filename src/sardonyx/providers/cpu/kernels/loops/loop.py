@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
@@ -30,7 +29,7 @@ from sardonyx.providers.cpu.language.values import bf16
 from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.sizes import expressible, product
 from sardonyx.providers.cpu.program.steps import Ref, Step
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 CHUNK = 4096
 """Elements of a pointwise loop that are one work item."""

@@ -9,7 +9,6 @@ scattered in short runs between those of other rows (group normalization of an N
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
@@ -28,6 +27,7 @@ from sardonyx.providers.cpu.kernels.loops.two_stage_reduction import (
 )
 from sardonyx.providers.cpu.language.values import register_dtype
 from sardonyx.providers.cpu.program.sizes import product
+from sardonyx.records import replace
 
 MAX_COLUMNS, MIN_ELEMENTS = 128, 16 * CHUNK
 """With vectors across rows: rows up to which, and elements from which on, passes become loops."""

@@ -8,7 +8,6 @@ an NHWC image), the first stage reduces all but these runs, with vectors across 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
@@ -18,7 +17,7 @@ from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, Nest, typical
 from sardonyx.providers.cpu.kernels.loops.passes import Schedule
 from sardonyx.providers.cpu.language.values import register_dtype
 from sardonyx.providers.cpu.program.sizes import expressible, product
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 CHUNK = 16384
 """Elements that are one work item."""

@@ -18,7 +18,6 @@ products for each byte of weights as the registers allow.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +50,7 @@ from sardonyx.providers.cpu.program.prepack import aligned
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Packed, Ref, Step
 from sardonyx.providers.cpu.program.variants import Refusal
+from sardonyx.records import replace
 
 MAX_REGISTER_OPS = 10
 """Operations of an epilogue that is emitted for every pixel of a micro-tile, at most."""

@@ -7,7 +7,6 @@ the constants in the order of their sums; what follows works on bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir.scalar import Emitter, Expr, trace
 from sardonyx.lower.groups import Apply, Convolution, Expression, View
 from sardonyx.providers.cpu.language.values import f32
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 Array = np.ndarray[Any, Any]
 

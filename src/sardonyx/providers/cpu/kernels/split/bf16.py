@@ -18,7 +18,7 @@ is not packed at all: ``Unrepresentable`` is raised and another kernel is chosen
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -38,7 +38,7 @@ from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.prepack import Packing
 from sardonyx.providers.cpu.program.sizes import expressible
 from sardonyx.providers.cpu.program.steps import Packed, Ref, Step
-from sardonyx.records import Record
+from sardonyx.records import Record, replace
 
 Array = np.ndarray[Any, Any]
 _Output = TypeVar("_Output", Matrix, View)
