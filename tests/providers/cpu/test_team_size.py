@@ -106,9 +106,11 @@ QUICK, SMALL, SLOW, LONG = 1e-6, 4e-6, 2e-5, 1e-3
         ([QUICK] * 4, None, None, 1, [ALL] * 4),
         ([QUICK, SLOW, SLOW, QUICK], 30e-6, None, 2, [ONE, ALL, ALL, ONE]),
         ([QUICK, SLOW, SLOW, QUICK], 60e-6, None, 1, [ALL] * 4),
-        ([QUICK, LONG, LONG, QUICK], 1e-1, None, 2, [ONE, ALL, ALL, ONE]),
-        ([QUICK, LONG, LONG, SMALL], 1e-1, 9e-2, 2, [ONE, ALL, ALL, ALL]),
-        ([QUICK, LONG, LONG, SMALL], 9e-2, 1e-1, 2, [ONE, ALL, ALL, ONE]),
+        ([QUICK, LONG, LONG, QUICK], 2.3e-3, None, 2, [ONE, ALL, ALL, ONE]),  # a team that promises much
+        ([QUICK, LONG, LONG, QUICK], 2.5e-3, None, 1, [ALL] * 4),
+        ([QUICK, LONG, LONG, SMALL], 1.2e-3, 1.1e-3, 2, [ONE, ALL, ALL, ALL]),
+        ([QUICK, LONG, LONG, SMALL], 1.1e-3, 1.2e-3, 2, [ONE, ALL, ALL, ONE]),
+        ([QUICK, LONG, LONG, SMALL], 5e-3, 6e-3, 1, [ALL] * 4),
         ([QUICK, 1e-5, QUICK, QUICK], None, None, 1, [ALL] * 4),
     ],
 )
@@ -199,11 +201,14 @@ def test_a_doubtful_choice_is_looked_at_soon() -> None:
     executable = executable_of_two()
     executable.run([np.ones(5, np.float32)], RunContext())
     (shape,) = executable._shapes.values()
-    soon = plans.SOON_LOOK
-    for is_doubtful, runs in ((True, soon), (True, soon), (False, soon * plans.FACTOR)):
+    soon, first, factor = plans.SOON_LOOK, plans.FIRST_LOOK, plans.FACTOR
+    for is_doubtful, promises_much, runs in (
+        (True, False, soon), (True, False, soon), (False, False, soon * factor),
+        (True, True, first), (True, True, first), (False, True, first * factor),
+    ):  # fmt: skip
         trial = shape._last_trial
         assert trial is not None
-        trial.is_over, trial.is_doubtful = True, is_doubtful
+        trial.is_over, trial.is_doubtful, trial.promises_much = True, is_doubtful, promises_much
         shape.look_again()
         assert shape.runs_left == runs
 

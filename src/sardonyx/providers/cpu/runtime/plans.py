@@ -43,7 +43,8 @@ BARRIER_S = 2e-6
 FIRST_LOOK, FACTOR, LAST_LOOK = 64, 8, 1 << 15
 """Runs of a shape after which the choice of threads is tried again: the first, the growth factor, and the largest."""
 SOON_LOOK = FIRST_LOOK * FACTOR
-"""Runs after which it is tried again if one thread was chosen though the team promised more."""
+"""Runs after which it is tried again if one thread was chosen though the team promised more; ``FIRST_LOOK`` if much
+more."""
 MAX_PLANS = 64
 PLANS_NBYTES = 1 << 24
 """Bytes of the plans and frames of a step table; the most recently used plan is kept in any case."""
@@ -259,8 +260,10 @@ class Shape:
     def look_again(self) -> None:
         """Repeat the trial: the machine may have been busy during the last one."""
         if self._last_trial is not None:
-            is_soon = self._last_trial.is_doubtful
-            self.runs_left = SOON_LOOK if is_soon else min(self.runs_left * FACTOR, LAST_LOOK)
+            later = min(self.runs_left * FACTOR, LAST_LOOK)
+            if self._last_trial.is_doubtful:
+                later = FIRST_LOOK if self._last_trial.promises_much else SOON_LOOK
+            self.runs_left = later
             self._last_trial.begin()
             self._follow(self._last_trial)
 

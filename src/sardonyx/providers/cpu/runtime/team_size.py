@@ -2,9 +2,10 @@
 
 A barrier costs more than a small step saves. Which steps are small is measured: the first runs of a plan are timed step
 by step. Steps whose parallel saving exceeds the cost of a few barriers are shared by the team, the first thread does
-the others without barriers between them, and several thresholds are tried. Where the team saves little, one thread
-alone takes part in the comparison, since waking workers may cost more. The trial is repeated now and then: the machine
-may have been busy. Results do not depend on the choice.
+the others without barriers between them, and several thresholds are tried. One thread alone takes part in the
+comparison: waking workers may cost more than they save, and where another process has the other CPU, two threads on one
+CPU are slower than one. The trial is repeated now and then: the machine may have been busy. Results do not depend on
+the choice.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ BARRIER_S = 1.5e-6
 WORTH_S = 8e-6
 """Seconds that a team must save in a run to be woken for it."""
 CLEAR_S, CLEAR_SHARE = 4e-5, 0.2
-"""Savings, in seconds and as a share of a run by one thread, above which one thread alone is not tried."""
+"""Savings, in seconds and as a share of a run by one thread, above which a team promises much: runs by one thread must
+be shorter by ``CLEAR_DOUBT`` to be preferred."""
+CLEAR_DOUBT = 0.2
 BARRIERS = (2, 0.5)
 """Thresholds that are tried: a step is shared if that saves the time of so many barriers. Two by the clock of one
 thread; fewer may pay, since a step by one thread reads from other cores' caches what they wrote."""
@@ -57,6 +60,8 @@ class Trial:
         self.is_doubtful = False
         """Whether one thread was quicker though the steps' times promised otherwise: another process may have had one
         of the CPUs, so the trial is repeated sooner."""
+        self.promises_much = False
+        """Whether the team should be much quicker than one thread by the steps' times."""
         self.begin()
 
     def begin(self) -> None:
@@ -68,7 +73,7 @@ class Trial:
     def _restart(self) -> None:
         self.choice = self._threads if self._is_long else 1, self._rows
         self._ways, self._best = [self.choice], [np.inf]
-        self._runs, self.is_over = 0, False
+        self._runs, self.is_over, self.promises_much = 0, False, False
 
     def take(self, way: ThreadChoice, took: float, steps: Array) -> None:
         """Record the time of a run and of its steps. Runs of an earlier choice, finished late by another thread, are
@@ -86,7 +91,8 @@ class Trial:
             if self._runs == TRIALS:
                 self._find_ways()
             if self._runs == TRIALS * len(self._ways):
-                quickest = min(range(len(self._ways)), key=lambda i: self._best[i] * (1 + DOUBT * (i > 1)))
+                doubts = CLEAR_DOUBT if self.promises_much else 0, 0, DOUBT
+                quickest = min(range(len(self._ways)), key=lambda i: self._best[i] * (1 + doubts[i]))
                 self.choice, self.is_over = self._ways[quickest], True
                 self.is_doubtful = quickest == 0 and len(self._ways) > 1
             else:
@@ -99,8 +105,7 @@ class Trial:
         if self._is_long:
             self._ways = [(self._threads, rows)]
         elif gain > WORTH_S:
-            if gain > CLEAR_S and gain > CLEAR_SHARE * float(self._steps.sum()):
-                self._best[0] = np.inf
+            self.promises_much = gain > CLEAR_S and gain > CLEAR_SHARE * float(self._steps.sum())
             others = [rows, *(other for _, other in found[1:] if not np.array_equal(other, rows))]
             self._ways += [(self._threads, one) for one in others]
             self._best += [np.inf] * len(others)
