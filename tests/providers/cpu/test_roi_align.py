@@ -17,7 +17,7 @@ from sardonyx.interpret.program import Program
 from sardonyx.lower.interpret import bind as sizes_of
 from sardonyx.providers.cpu.language.context import Code, Context
 from tests.lower.agree import parse, part_of
-from tests.providers.cpu.compiled import Compiled, _Arrays
+from tests.providers.cpu.compiled import Compiled, _Arrays, forbidding
 from tests.providers.cpu.running import Array
 
 INPUTS = "float[n,c,h,w] x, float[r,4] rois, int64[r] batch"
@@ -181,3 +181,45 @@ def test_images_of_convolutions_are_sampled_in_nhwc(operator: str, cpu: str) -> 
     (got,), (again,) = found.run([x, points], checked=True), found.run([x, points], threads=3)
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
     np.testing.assert_array_equal(again, got)
+
+
+@pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512", "neoverse-n1"])
+@pytest.mark.parametrize("dtype", ["float", "float16", "double"])
+@pytest.mark.parametrize(("mode", "ratio"), [("avg", 0), ("avg", 1), ("avg", 4), ("max", 2), ("max", 5)])
+def test_rows_of_cells(mode: str, ratio: int, dtype: str, cpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Means and maxima by lines of pixels, against the kernel that takes channel by channel and against numpy."""
+    rng = np.random.default_rng(ratio)
+    low = rng.uniform(-6, 30, (9, 2))
+    rois = np.concatenate([low, low + rng.uniform(-2, 40, (9, 2))], 1)
+    given = {"float": "f4", "float16": "f2", "double": "f8"}[dtype]
+    args = [rng.standard_normal((2, 37, 29, 41)).astype(given), rois.astype(given), rng.integers(0, 2, 9)]
+    body = (
+        f'p = RoiAlign<mode = "{mode}", output_height = 3, output_width = 19, sampling_ratio = {ratio}, '
+        f"spatial_scale = 0.7>(x, rois, batch) y = Relu(p)"
+    )
+    inputs, outputs = f"{dtype}[n,c,h,w] x, {dtype}[r,4] rois, int64[r] batch", f"{dtype}[r,c,3,19] y"
+    part = part_of(parse(body, inputs, outputs))
+    (want,) = Program(part.nodes, part.inputs, part.outputs, bind).run(args, RunContext())
+    made = Compiled(body, inputs, outputs, cpu)
+    assert made.steps[-1].spec.name == "roi_align_rows"
+    forbidding(monkeypatch, "image.roi_align_rows")
+    (other,) = Compiled(body, inputs, outputs, cpu).run(args)
+    tolerance = {"float": 1e-4, "float16": 2e-2, "double": 1e-4}[dtype]
+    for options in ({"checked": True}, {"threads": 3}):
+        (got,) = made.run(args, **options)
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(got, other, rtol=tolerance, atol=tolerance / 10)
+
+
+@pytest.mark.parametrize(("mode", "ratio"), [("avg", 0), ("avg", 2), ("max", 2)])
+@pytest.mark.parametrize("odd", [np.inf, np.nan, -np.inf])
+def test_pixels_that_are_not_finite_stay_in_their_cells(odd: float, mode: str, ratio: int) -> None:
+    args = feeds([[0.3, 0.2, 5.9, 7.7], [1, 1, 4.5, 4.5], [0, 5, 6, 8]])
+    args[0][0, 2, 4, 3] = args[0][1, 1, 0, 6] = args[0][0, 0, 8, 7] = odd
+    model = f"{HEAD} g ({INPUTS}) => (float[r,c,3,2] y) {{ {text(mode, ratio)} }}"
+    session = onnxruntime.InferenceSession(parse_model(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    (want,) = session.run(None, dict(zip(("x", "rois", "batch"), args, strict=True)))
+    if mode == "max" and np.isnan(odd):  # whether onnxruntime's maximum is NaN depends on the order
+        (want,) = _reference(text(mode, ratio), args)
+    (got,) = Compiled(text(mode, ratio), INPUTS, "float[r,c,3,2] y").run(args, checked=True)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)

@@ -1,7 +1,15 @@
 """Pooling, and images that are sampled."""
 
 from sardonyx.lower.groups import GridSample, Group, Pool, Resample, RoiAlign
-from sardonyx.providers.cpu.kernels.image import grid_sample, grid_sample_nhwc, pool_nchw, pool_nhwc, resize, roi_align
+from sardonyx.providers.cpu.kernels.image import (
+    grid_sample,
+    grid_sample_nhwc,
+    pool_nchw,
+    pool_nhwc,
+    resize,
+    roi_align,
+    roi_align_rows,
+)
 from sardonyx.providers.cpu.program.variants import Variant
 
 VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
@@ -14,5 +22,8 @@ VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
         Variant("image.pool_nchw", pool_nchw.steps, pool_nchw.supports),
     ),
     Resample: (Variant("image.resize", resize.steps),),
-    RoiAlign: (Variant("image.roi_align", roi_align.steps),),
+    RoiAlign: (
+        Variant("image.roi_align_rows", roi_align_rows.steps, roi_align_rows.supports, roi_align_rows.pays),
+        Variant("image.roi_align", roi_align.steps),
+    ),
 }

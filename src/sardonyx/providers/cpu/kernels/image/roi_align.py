@@ -26,7 +26,7 @@ from sardonyx.providers.cpu.program.analysis import Analysis
 from sardonyx.providers.cpu.program.steps import Ref, Step
 from sardonyx.records import Record
 
-INSIDE, MAX = "inside", "max"
+INSIDE, MAX, MEAN = "inside", "max", "mean"
 MAX_COORDINATE = 1 << 24
 """Coordinates from which on a region is an error: f32 cannot tell neighbouring pixels apart there."""
 RELATIVE_ERROR = 2.0**-20
@@ -50,26 +50,35 @@ class RoiAlignConfig(Record):
         return register_dtype(self.x)
 
 
-def steps(group: RoiAlign, analysis: Analysis) -> list[Step]:
+def config_of(group: RoiAlign) -> RoiAlignConfig:
     x, rois, batches = group.operands
-    config = RoiAlignConfig(
+    return RoiAlignConfig(
         x.dtype, rois.dtype, batches.dtype, group.kind, group.spatial_scale, group.shift, group.sampling_ratio,
         x.strides[1] == 1,
     )  # fmt: skip
+
+
+def steps(group: RoiAlign, analysis: Analysis) -> list[Step]:
+    config, channels = config_of(group), group.box[1]
     extra, outputs = (
         [Matrix.of(views.permuted(v, (0, 2, 3, 1))) for v in seen] for seen in (group.extra, group.outputs)
     )  # fmt: skip
-    count, channels, height, width = group.box
     epilogue, operands = Epilogue.over(group.epilogue, extra, outputs, channels, 2)
-    x_b, x_c, x_y, x_x = x.strides
-    args = RoiAlignArgs[Ref, Known](
-        Ref.of(x), Ref.of(rois), Ref.of(batches), x_b, x_c, x_y, x_x, x.shape[0], x.shape[2], x.shape[3],
-        count, channels, height, width, rois.strides[0], rois.strides[1], batches.strides[0], operands,
-    )  # fmt: skip
+    args = args_of(group, operands)
     flops = dims.known(dims.product((8 * max(group.sampling_ratio, 1) ** 2, *group.box))) or 0
     return [
         Step(roi_align(config=config, epilogue=epilogue), flat(args=args), epilogue.writes, group.nodes, flops=flops)
     ]
+
+
+def args_of(group: RoiAlign, epilogue: EpilogueArgs[Ref, Known]) -> RoiAlignArgs[Ref, Known]:
+    x, rois, batches = group.operands
+    count, channels, height, width = group.box
+    x_b, x_c, x_y, x_x = x.strides
+    return RoiAlignArgs[Ref, Known](
+        Ref.of(x), Ref.of(rois), Ref.of(batches), x_b, x_c, x_y, x_x, x.shape[0], x.shape[2], x.shape[3],
+        count, channels, height, width, rois.strides[0], rois.strides[1], batches.strides[0], epilogue,
+    )  # fmt: skip
 
 
 class RoiAlignArgs(Arguments[M, N]):
@@ -98,33 +107,26 @@ class RoiAlignArgs(Arguments[M, N]):
     epilogue: EpilogueArgs[M, N]
 
 
-def _params(config: RoiAlignConfig, epilogue: Epilogue) -> Params:
+def params(config: RoiAlignConfig, epilogue: Epilogue, **_: object) -> Params:
     memory = Memory(config.x), Memory(config.rois), Memory(config.batches)
     numbers = i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64
     return {"args": RoiAlignArgs[Memory, DType](*memory, *numbers, epilogue.declared)}
 
 
-@kernel(_params)
+@kernel(params)
 def roi_align(k: Kernel, args: RoiAlignArgs[Buf, Val], *, config: RoiAlignConfig, epilogue: Epilogue) -> None:
     count, channels, height, width = args.count, args.channels, args.height, args.width
     with k.share(count * height * width) as at:
         column, rest = at % width, at // width
         row, region = rest % height, rest // height
-        image = k.cast(args.batches.load(region * args.batch), i64)
-        corners = [args.rois.load(region * args.roi + args.corner * i) for i in range(4)]
-        foreign, far = (image < 0) | (image >= args.images), k.const(1).eq(0)
-        for c in corners:
-            far = far | ~(k.abs(c * config.scale) < MAX_COORDINATE)
-        for bad, code, value in ((foreign, Code.INDEX, image), (far, Code.REGION, region)):
-            with k.when(bad, likely=False):
-                k.fail(code, value)
-        with k.when(~(foreign | far | is_stopped(k))):
-            x1, y1, x2, y2 = (_scaled(k, config, c) for c in corners)
+        image, corners, is_good = corners_of(k, args, config, region)
+        with k.when(is_good):
+            x1, y1, x2, y2 = (scaled(k, config, c) for c in corners)
             extents = (
-                _Extent(y1, y2, row, height, args.size_y, args.x_y),
-                _Extent(x1, x2, column, width, args.size_x, args.x_x),
+                Extent(y1, y2, row, height, args.size_y, args.x_y),
+                Extent(x1, x2, column, width, args.size_x, args.x_x),
             )
-            samples = _Pixels if config.kind == INSIDE else _BilinearSamples
+            samples = _Pixels if config.kind == INSIDE else BilinearSamples
             down, along = (samples(k, config, extent) for extent in extents)
             finish = BoundEpilogue(k, epilogue, args.epilogue, channels, [region, row])
             start = args.x.at(image * args.x_b)
@@ -132,7 +134,22 @@ def roi_align(k: Kernel, args: RoiAlignArgs[Buf, Val], *, config: RoiAlignConfig
                 finish.put(column, t, _pooled(k, config, args.x_c, start, down, along, t))
 
 
-def _scaled(k: Kernel, config: RoiAlignConfig, corner: Val) -> Val:
+def corners_of(
+    k: Kernel, args: RoiAlignArgs[Buf, Val], config: RoiAlignConfig, region: Val
+) -> tuple[Val, list[Val], Val]:
+    """The image and the corners of a region, and whether it is to be computed: it may be wrong, or the run over."""
+    image = k.cast(args.batches.load(region * args.batch), i64)
+    corners = [args.rois.load(region * args.roi + args.corner * i) for i in range(4)]
+    foreign, far = (image < 0) | (image >= args.images), k.const(1).eq(0)
+    for c in corners:
+        far = far | ~(k.abs(c * config.scale) < MAX_COORDINATE)
+    for bad, code, value in ((foreign, Code.INDEX, image), (far, Code.REGION, region)):
+        with k.when(bad, likely=False):
+            k.fail(code, value)
+    return image, corners, ~(foreign | far | is_stopped(k))
+
+
+def scaled(k: Kernel, config: RoiAlignConfig, corner: Val) -> Val:
     """A coordinate of a corner in the image; MaxRoiPool rounds it to a pixel, half away from zero."""
     if config.kind == INSIDE:
         v = k.cast(corner, f64) * config.scale
@@ -140,7 +157,7 @@ def _scaled(k: Kernel, config: RoiAlignConfig, corner: Val) -> Val:
     return k.cast(corner, config.work) * config.scale - config.shift
 
 
-class _Extent(Record):
+class Extent(Record):
     """A region along one axis of the image: from ``start`` to ``stop``, of which cell number ``cell`` is pooled."""
 
     start: Val
@@ -152,10 +169,10 @@ class _Extent(Record):
     stride: Val
 
 
-class _BilinearSamples:
+class BilinearSamples:
     """The samples of a cell along one axis, each between two pixels."""
 
-    def __init__(self, k: Kernel, config: RoiAlignConfig, extent: _Extent) -> None:
+    def __init__(self, k: Kernel, config: RoiAlignConfig, extent: Extent) -> None:
         self.k, self.size, self.stride = k, extent.size, extent.stride
         length = extent.stop - extent.start
         if config.shift == 0:
@@ -198,7 +215,7 @@ class _BilinearSamples:
 class _Pixels:
     """The pixels of a cell along one axis."""
 
-    def __init__(self, k: Kernel, config: RoiAlignConfig, extent: _Extent) -> None:
+    def __init__(self, k: Kernel, config: RoiAlignConfig, extent: Extent) -> None:
         size, stride = extent.size, extent.stride
         step = k.cast(k.max(extent.stop - extent.start + 1, 1), f32) / k.cast(extent.cells, f32)
         low = k.cast(k.floor(k.cast(extent.cell, f32) * step), i64) + extent.start
