@@ -12,7 +12,16 @@ from sardonyx.lower.groups import (
     TopK,
     Unique,
 )
-from sardonyx.providers.cpu.kernels.index import cumulative_sum, gather, nms, nonzero, scatter, top_k, unique
+from sardonyx.providers.cpu.kernels.index import (
+    cumulative_sum,
+    gather,
+    nms,
+    nonzero,
+    scatter,
+    top_k,
+    top_k_packed,
+    unique,
+)
 from sardonyx.providers.cpu.program.variants import Variant
 
 VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
@@ -23,6 +32,9 @@ VARIANTS: dict[type[Group], tuple[Variant, ...]] = {
     NonMaxSuppression: (Variant("index.nms", nms.steps),),
     NonZero: (Variant("index.nonzero", nonzero.steps),),
     Scatter: (Variant("index.scatter", scatter.steps),),
-    TopK: (Variant("index.top_k", top_k.steps),),
+    TopK: (
+        Variant("index.top_k_packed", top_k_packed.steps, top_k_packed.supports),
+        Variant("index.top_k", top_k.steps),
+    ),
     Unique: (Variant("index.unique", unique.steps),),
 }

@@ -6,8 +6,9 @@ most elements; the others are inserted. The heap is sorted at the end.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
@@ -39,16 +40,30 @@ class TopKConfig(Record):
     largest: bool
 
 
+def config_of(group: TopK) -> TopKConfig:
+    return TopKConfig(group.x.dtype, len(_axes(group)), stride_class(group.x.strides[-1]), group.largest)
+
+
+def _axes(group: TopK) -> Sequence[Any]:
+    """The axes besides the rows' own, merged where all views allow."""
+    return Nest.of(group.x.shape[:-1], [_rows(v) for v in _views(group)]).axes
+
+
+def _views(group: TopK) -> tuple[View, View, View]:
+    return group.x, group.values, group.indices
+
+
+def args_of(group: TopK) -> TopKArgs[Ref, Known]:
+    along = tuple(x.strides[-1] for x in _views(group))
+    return TopKArgs[Ref, Known](NestArgs.of(_views(group), _axes(group)), along, group.x.shape[-1], group.k)
+
+
 def steps(group: TopK, analysis: Analysis) -> list[Step]:
-    views = (group.x, group.values, group.indices)
-    axes = Nest.of(group.x.shape[:-1], [_rows(v) for v in views]).axes
-    config = TopKConfig(group.x.dtype, len(axes), stride_class(group.x.strides[-1]), group.largest)
-    along = tuple(x.strides[-1] for x in views)
-    args = TopKArgs[Ref, Known](NestArgs.of(views, axes), along, group.x.shape[-1], group.k)
     seen = product((8, *group.x.shape))
     scratch = expressible(dims.mul(2 * 8, group.k))
     writes = frozenset((f"m{VALUES}", f"m{INDICES}"))
-    return [Step(top_k(config=config), flat(args=args), writes, group.nodes, scratch_nbytes=scratch, nbytes=seen)]
+    spec = top_k(config=config_of(group))
+    return [Step(spec, flat(args=args_of(group)), writes, group.nodes, scratch_nbytes=scratch, nbytes=seen)]
 
 
 def _rows(view: View) -> View:
@@ -89,12 +104,12 @@ class TopKArgs(Arguments[M, N]):
     count: N
 
 
-def _params(config: TopKConfig) -> Params:
+def params(config: TopKConfig) -> Params:
     nest = NestArgs.declared((config.dtype, config.dtype, i64), config.axes)
     return {"args": TopKArgs[Memory, DType](nest, (i64, i64, i64), i64, i64)}
 
 
-@kernel(_params)
+@kernel(params)
 def top_k(k: Kernel, args: TopKArgs[Buf, Val], *, config: TopKConfig) -> None:
     nest, along, size, count = args.nest, args.along, args.size, args.count
     heap = Heap(k, (k.scratch(key_dtype(config.dtype)), k.scratch(i64, count * 8)), worse)
