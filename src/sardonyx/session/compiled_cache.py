@@ -76,7 +76,6 @@ class CachedEngine(Engine):
         self._whole = whole
         self.planned = whole if isinstance(whole, RunsPlanned) else None  # type: ignore[assignment]
         self._stored_run = chain.planned_run if self.planned is None else self.planned.run_planned
-        self.planned_run = None if self._stored_run is None else self._run_planned
 
     def run(self, feeds: dict[str, Any], wanted: Sequence[str], context: RunContext) -> list[Any]:
         if self._needed < MAX_MODEL_RUNS:
@@ -88,8 +87,14 @@ class CachedEngine(Engine):
         context.places = context.places if built.planned is not None else {}
         return built.run(feeds, wanted, context)
 
+    @property
+    def planned_run(self) -> Any:
+        return None if self._stored_run is None else self._run_planned
+
     def _run_planned(self, args: Sequence[Any], places: Mapping[int, Any] | None = None) -> Sequence[Any] | None:
         run_planned: Any = self._stored_run
+        if self.planned is None and self._has_conflicts(args):
+            return None
         results: Sequence[Any] | None = run_planned(args, places) if places else run_planned(args)
         built = self._built.engine
         if results is not None or built is None or built.planned_run is None:

@@ -18,6 +18,7 @@ from sardonyx.ir.graph import Model, Value
 from sardonyx.ir.sparse import SparseTensor
 from sardonyx.limits import Limits, current
 from sardonyx.ops import limits
+from sardonyx.partition.chain import PlannedRun
 from sardonyx.partition.provider import Memory, Planned, Provider, RunContext, RunsPlanned
 from sardonyx.session import untrusted
 from sardonyx.session.metadata import ModelMetadata, model_metadata
@@ -99,8 +100,7 @@ class Engine:
         planned = self._whole if not model.sparse_outputs and bounds is None else None
         self.planned = planned if isinstance(planned, RunsPlanned) else None
         """The only part, if it can run without this engine."""
-        self.planned_run = parts.planned_run if not model.sparse_outputs and bounds is None else None
-        """See ``RunsPlanned.run_planned``; None if the parts lack it."""
+        self._parts_run: PlannedRun | None = parts.planned_run if not model.sparse_outputs and bounds is None else None
 
     def run(self, feeds: dict[str, Any], wanted: Sequence[str], context: RunContext) -> list[Any]:
         """The requested outputs. Arrays in the result share memory with nothing else."""
@@ -128,9 +128,33 @@ class Engine:
         """The outputs of these names, out of all outputs."""
         return [results[self._positions[name]] for name in wanted]
 
+    @property
+    def planned_run(self) -> PlannedRun | None:
+        """See ``RunsPlanned.run_planned``; None if the parts lack it."""
+        if self._parts_run is None or self.planned is not None:
+            return self._parts_run
+        return self._run_parts
+
+    def _run_parts(self, args: Sequence[Any]) -> Sequence[Any] | None:
+        """Run several parts without a context. None of them sees all inputs, so sizes are compared first."""
+        assert self._parts_run is not None
+        return None if self._has_conflicts(args) else self._parts_run(args)
+
+    def _has_conflicts(self, args: Sequence[Any]) -> bool:
+        """Whether dimensions with the same name differ in the inputs."""
+        named = self._named_positions
+        return bool(named) and self._has_conflicting_shapes([args[i].shape for i in named])
+
+    @cached_property
+    def _named_positions(self) -> list[int]:
+        """The positions, among all inputs, of those that ``_named_dims`` lists."""
+        return [self.names.index(name) for name, _ in self._named_dims]
+
     def _has_conflicting_sizes(self, feeds: Mapping[str, Any]) -> bool:
         """Whether dimensions with the same name differ in the feeds ("?" is no name)."""
-        shapes = [getattr(feeds.get(name), "shape", ()) for name, _ in self._named_dims]
+        return self._has_conflicting_shapes([getattr(feeds.get(name), "shape", ()) for name, _ in self._named_dims])
+
+    def _has_conflicting_shapes(self, shapes: list[tuple[int, ...]]) -> bool:
         if shapes == self._agreeing:
             return False
         sizes: dict[str, int] = {}

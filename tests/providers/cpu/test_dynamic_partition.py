@@ -217,3 +217,16 @@ def test_a_small_body_is_compiled_if_it_has_a_product() -> None:
     for p in (True, False):
         (y,) = made.run(None, {"x": x, "w": w, "p": np.array(p)})
         np.testing.assert_allclose(y, x @ w if p else x.sum(), rtol=1e-5, atol=1e-6)
+
+
+def test_several_parts_compare_the_sizes_of_their_inputs(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """Runs without a context, too: the size of x was taken for that of y."""
+    monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path))
+    body = "k = Compress(x, c) s = Shape(x) e = Expand(y, s) z = Exp(k) w = Neg(e) r = ReduceSum(w)"
+    for _ in range(2):
+        made = session(body, "float[n] x, bool[n] c, float[n] y", "float[m] z, float[n] w, float[1] r")
+        for count, given in ((5, 5), (5, 5), (6, 1), (5, 5), (7, 1), (3, 3)):
+            x, y, c = reals(count), reals(given), RNG.random(count) < 0.5
+            z, w, _ = made.run(None, {"x": x, "c": c, "y": y})
+            np.testing.assert_allclose(z, np.exp(x[c]), rtol=1e-5)
+            np.testing.assert_array_equal(w, np.broadcast_to(-y, count))

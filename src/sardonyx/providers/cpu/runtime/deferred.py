@@ -36,8 +36,12 @@ class KeyInputs(NamedTuple):
     max_elements: int
 
     def key(self, args: Sequence[Any]) -> SpecializationKey:
-        contents = tuple([args[i].tobytes() if args[i].size <= self.max_elements else None for i in self.compile_time])
-        return SpecializationKey(contents, tuple([args[i].shape for i in (*self.open, *self.compile_time)]))
+        contents, shapes = [], [args[i].shape for i in self.open]
+        for i in self.compile_time:
+            given = args[i]
+            contents.append(given.tobytes() if given.size <= self.max_elements else None)
+            shapes.append(given.shape)
+        return SpecializationKey(tuple(contents), tuple(shapes))
 
 
 class DeferredExecutable:
@@ -82,6 +86,16 @@ class DeferredExecutable:
             self._on_numpy.update(dict.fromkeys(self.nodes, TOO_MANY))
             found = self.fallback()
         return found.run(args, context)
+
+    @property
+    def planned_run(self) -> Callable[[Sequence[Any]], Sequence[Any] | None]:
+        """Runs what was compiled for the key of the arguments, if it can without a context; None for other keys."""
+        return self._run_planned
+
+    def _run_planned(self, args: Sequence[Any]) -> Sequence[Any] | None:
+        found = self._made.get(self.reads.key(args))
+        planned: Callable[[Sequence[Any]], Sequence[Any] | None] | None = getattr(found, "planned_run", None)
+        return None if planned is None else planned(args)
 
     def fallback(self) -> Executable:
         """The executable for all arguments without a specialization."""

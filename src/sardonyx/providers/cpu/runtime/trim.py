@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
+SPARE_NBYTES = 1 << 14
+"""A result whose buffer is larger than it by more than this, and by more than itself, is copied."""
+
 
 class Trim:
     """Cuts the outputs of a part. The counts that steps write are additional outputs at the end."""
@@ -44,11 +47,16 @@ class Trim:
 
     def __call__(self, sizes: tuple[int, ...], results: list[Array]) -> list[Array]:
         """The outputs, cut to their sizes."""
-        numbers = self._evaluate((*sizes, *(int(count) for count in results[self._outputs :])))
-        cut = results[: self._outputs]
+        end = self._outputs
+        numbers = self._evaluate((*sizes, *[count.item() for count in results[end:]]))
+        cut = results[:end]
         for i, shape in self._shapes.items():
-            wanted = tuple(numbers[d] for d in shape)
-            elements = math.prod(wanted)
-            part = cut[i][:elements].reshape(wanted)
-            cut[i] = part if 2 * elements >= cut[i].size else part.copy()
+            whole = cut[i]
+            if len(shape) == 1:
+                part = whole[: numbers[shape[0]]]
+            else:
+                wanted = tuple([numbers[d] for d in shape])
+                part = whole[: math.prod(wanted)].reshape(wanted)
+            unused = whole.nbytes - part.nbytes
+            cut[i] = part if unused <= SPARE_NBYTES or unused <= part.nbytes else part.copy()
         return cut
