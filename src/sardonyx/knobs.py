@@ -14,7 +14,7 @@
                                                      that it compiles, after every pass of its pipeline
     SARDONYX_GUARD_PAGES                name       end or front: a page without access rights follows
                                                      (precedes) the memory of compiled runs
-    SARDONYX_VERIFY                     bool  off  check the graph's invariants between stages
+    SARDONYX_VERIFY                     bool  off  check the graph's invariants between stages, and all IR of kernels
     ORT_LOAD_CONFIG_FROM_MODEL          bool  off  take session options from the model's ``ort_config`` metadata
     ORT_ONNX_BACKEND_EXCLUDE_PROVIDERS  list       providers that ``sardonyx.backend`` does not use
     SARDONYX_MAX_VALUE_NBYTES           int        most bytes of one computed value; by default 1024 times

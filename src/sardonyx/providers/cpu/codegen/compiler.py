@@ -16,7 +16,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
-from sardonyx import forks
+from sardonyx import forks, knobs
 from sardonyx.providers.cpu.codegen.jit import statistics
 from sardonyx.providers.cpu.codegen.object_loader import undefined_symbols
 from sardonyx.providers.cpu.language.dsl import Spec
@@ -102,16 +102,18 @@ def _module(name: str, text: str, machine: Any, level: int) -> Any:
     """The kernel's module, in a context of its own; for optimized code, after the LLVM passes that still find work.
 
     The kernel language vectorizes, eliminates common subexpressions and hoists while it emits (``builder``). What is
-    left is to promote variables to registers and to merge blocks. Baseline code would become slower by them.
+    left is to promote variables to registers and to merge blocks. Baseline code would become slower by them. Its IR is
+    that of the optimized code and verified with it.
     """
     context = llvm.create_context()
     with ffi.OutputString() as error:
         module = llvm.ModuleRef(_unlocked("LLVMPY_ParseAssembly")(context, text.encode(), error), context)
         assert not error, f"kernel {name} is not valid IR: {error}"
-    try:
-        module.verify()
-    except RuntimeError as invalid:
-        raise AssertionError(f"kernel {name} is not valid IR: {invalid}") from invalid
+    if level == OPTIMIZED or knobs.VERIFY.get():
+        try:
+            module.verify()
+        except RuntimeError as invalid:
+            raise AssertionError(f"kernel {name} is not valid IR: {invalid}") from invalid
     module.data_layout = str(machine.target_data)
     if level == OPTIMIZED:
         builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())

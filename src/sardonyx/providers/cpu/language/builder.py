@@ -23,6 +23,7 @@ from sardonyx.providers.cpu.language.text import (  # fmt: skip
     constant,
     constants,
     vector_of,
+    zero,
 )
 
 
@@ -206,7 +207,8 @@ class Builder:
 
     def shuffle(self, a: Value, b: Value, indices: Sequence[int]) -> Value:
         assert a.type.element is not None
-        mask = constants(vector_of(I32, len(indices)), indices)
+        of = vector_of(I32, len(indices))
+        mask = constants(of, indices) if any(indices) else zero(of)
         text = f"shufflevector {a.typed}, {b.typed}, {mask.typed}"
         return self.pure(vector_of(a.type.element, len(indices)), text, a, b)
 

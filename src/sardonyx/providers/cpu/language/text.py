@@ -85,8 +85,13 @@ def _whole(type: Type, number: int) -> Value:
     return Value(type, str(number), 0, number)
 
 
-def constants(type: Type, numbers: Iterable[float]) -> Value:
-    """A constant vector or array."""
+def constants(type: Type, numbers: Iterable[int]) -> Value:
+    """A constant vector or array of whole numbers."""
+    return _constants(type, tuple(numbers))
+
+
+@lru_cache(1 << 12)
+def _constants(type: Type, numbers: tuple[int, ...]) -> Value:
     assert type.element is not None
     inside = ", ".join([constant(type.element, number).typed for number in numbers])
     return Value(type, f"<{inside}>" if type.text[0] == "<" else f"[{inside}]")
@@ -94,7 +99,7 @@ def constants(type: Type, numbers: Iterable[float]) -> Value:
 
 @cache
 def _repeated(one: str, type: Type) -> Value:
-    return Value(type, f"<{', '.join([one] * type.count)}>")
+    return Value(type, f"splat ({one})")
 
 
 def repeated(one: Value, count: int) -> Value:

@@ -25,6 +25,7 @@ from sardonyx.providers.cpu.kernels.gemm import blocks_pack
 from sardonyx.providers.cpu.kernels.gemm.blocks import COLUMNS, PLACES, QUAD, BlockFormat, BlocksGemmArgs, PanelReader
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_a
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
+from sardonyx.providers.cpu.kernels.math.transpose import bytes_in_lanes
 from sardonyx.providers.cpu.kernels.quantized.byte_dot import dot
 from sardonyx.providers.cpu.language.arguments import flat
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
@@ -213,7 +214,7 @@ class _FewRows:
         ones = k.const(_ONES, i32, lanes)
         with k.loop(0, size, lanes) as i:
             number = k.to_i32(k.rint(load(i) * up)) << shift
-            slices = k.bitcast((number + _ROUNDING) ^ _ROUNDING, u8).shuffle(order)
+            slices = bytes_in_lanes(k, k.bitcast((number + _ROUNDING) ^ _ROUNDING, u8), order)
             words = k.bitcast(slices, i32)
             to.store(i, k.bitcast(words, u32))
             sums.set(dot(k, sums.get(), words, ones, i8, self.codes))

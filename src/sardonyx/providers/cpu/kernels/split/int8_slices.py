@@ -40,6 +40,7 @@ from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Storage
 from sardonyx.providers.cpu.kernels.common.matrices import Problem
 from sardonyx.providers.cpu.kernels.math.integers import ceil_div
+from sardonyx.providers.cpu.kernels.math.transpose import bytes_in_lanes
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, k_block_steps
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
@@ -126,18 +127,14 @@ class Scale:
             last, half = (last << 8) + k.to_i32(k.rint(k.fma(-rounded, unit, v) * inverse * 256.0)), 0x80_8080
         return (last + half) ^ half  # signed bytes: one of 128 or more carries into the byte above
 
-    def slices(self, v: Val) -> list[Val]:
-        """The three slices of numbers, the first one first, each in the low bytes of 32-bit words."""
-        words = self.words(v)
-        return [words >> 8 * i for i in reversed(range(SLICES))]
-
     def step(self, numbers: Sequence[Val], *, has_fourth: bool = False) -> list[Val]:
         """The slices of 64 numbers, 16 in a vector, as vectors of 64 bytes, the first slice first.
 
         Bytes are gathered by shuffles, with three stores instead of twelve.
         """
         k = self.k
-        words = [k.bitcast(self.words(v, has_fourth=has_fourth), u8).shuffle(_BY_BYTE) for v in numbers]
+        rows = [k.bitcast(self.words(v, has_fourth=has_fourth), u8) for v in numbers]
+        words = [bytes_in_lanes(k, row, _BY_BYTE) for row in rows]
         a, b, c, d = (k.bitcast(word, u32) for word in words)
         found = []
         for first in (0, 2):  # the lower two bytes, and the upper two
@@ -298,14 +295,17 @@ def pack_int8_slices(
         scales.store((side // 2 * k_blocks + at % k_blocks) * PANEL + side % 2 * HALF, scale.value)
         to = y.at((side // 2 * steps + first) * (SLICES * 2 * TILE) + side % 2 * TILE).as_type(u32)
         with k.loop(0, k.min(k_block, steps - first) * HALF) as four:
-            words = [k.zeros(u32, HALF) for _ in range(SLICES)]
-            for i in range(4):
+            found = [k.var(k.zeros(u32, HALF)) for _ in range(SLICES)]
+            with k.loop(0, 4) as i:  # a byte of each slice enters at the top
                 j = four * 4 + i
-                v = k.select(k.splat(j < deep, HALF), number(k.min(j, deep - 1)), 0.0)
-                bits = (k.bitcast(d, u32) & 0xFF for d in scale.slices(v))
-                words = [word | (d << 8 * i) for word, d in zip(words, bits, strict=True)]
-            for index, word in enumerate(words):
-                to.store(((four // HALF * SLICES + index) * 2 * TILE) // 4 + four % HALF * HALF, word)
+                is_column = k.mask(k.select(j < deep, n - side * HALF, 0), HALF)
+                v = k.select(is_column, lines.at(k.min(j, deep - 1) * x_k).gather(at_lane), 0.0)
+                words = k.bitcast(scale.words(v), u32)
+                for index, slice in enumerate(found):
+                    top = words << 8 * (index + 1)
+                    slice.set(slice.get() >> 8 | (top if index == SLICES - 1 else top & 0xFF00_0000))
+            for index, slice in enumerate(found):
+                to.store(((four // HALF * SLICES + index) * 2 * TILE) // 4 + four % HALF * HALF, slice.get())
 
 
 def scales_of(b: Buf, panels: Val, steps: Val) -> Buf:
