@@ -118,6 +118,10 @@ class Sizes:
             found.append(self._row(Op.AT_LEAST, given, self.number(least)))
         return self.all(found)
 
+    def any_at_least(self, sizes: Iterable[Known], least: int) -> int:
+        """The condition that one of these sizes, of which there is at least one, is no less than ``least``."""
+        return self._chain(Op.MAX, [self._row(Op.AT_LEAST, self.number(s), self.number(least)) for s in sizes])
+
     def all(self, conditions: Sequence[int]) -> int:
         """The condition that all of these hold."""
         return self._chain(Op.MIN, conditions or [self.number(1)])

@@ -69,6 +69,8 @@ class Step(Record):
     """How often the step runs in a run of the part."""
     only: SizeRange | None = None
     """The sizes for which it runs; None for all."""
+    can_fail: bool = False
+    """Whether the kernel may refuse what it reads, an index for instance: it then runs though its results are empty."""
     choice: Choice | None = field(default=None, compare=False, repr=False)
     """Why its kernel carries out the group that it is of, for ``explain()``."""
 

@@ -204,7 +204,7 @@ class Shape:
 
     def __init__(self, plan: Plan, measured: ShapeSizes, threads: int) -> None:
         self.plan = plan
-        self.sizes, _, work, only, self.outputs, most_nbytes = measured
+        self.sizes, _, work, met, self.outputs, most_nbytes = measured
         self._guard = guard_pages.mode()
         self._pooled = most_nbytes >= POOLED_FROM or self._guard is not None
         if most_nbytes > FREE_NBYTES:
@@ -214,8 +214,8 @@ class Shape:
             if not nbytes:
                 check_empty(dims, dtype, f"an output would be {dtype}{list(dims)}")
         # Without intermediates, the bucket does not tell the amount of work.
-        kind = work.bit_length(), only
-        schedule = plan.schedules.get(kind) or plan.schedules.setdefault(kind, self._schedule(only, threads))
+        kind = work.bit_length(), met
+        schedule = plan.schedules.get(kind) or plan.schedules.setdefault(kind, self._schedule(met, threads))
         self.threads, self.rows, self.ends, self.is_quick, trial = schedule
         self.trial = self._last_trial = trial
         """``trial`` is None once it is decided."""
@@ -226,9 +226,9 @@ class Shape:
             if trial.is_over:
                 (self.threads, self.rows), self.trial = trial.choice, None
 
-    def _schedule(self, only: tuple[bool, ...], threads: int) -> Schedule:
+    def _schedule(self, met: tuple[bool, ...], threads: int) -> Schedule:
         """The schedule of this shape, and of those of its plan with as much work."""
-        plan, table, rows = self.plan, self.plan.table, _rows(self.plan.table, only)
+        plan, table, rows = self.plan, self.plan.table, _rows(self.plan.table, met)
         is_there, values = rows[:, Row.WHO] != NOBODY, values_of(table, self.sizes)
         flops, traffic = values[table.flops] * is_there, values[table.traffic] * is_there
         seconds = flops * (1 / FLOPS_PER_SECOND) + traffic * (1 / BYTES_PER_SECOND)
@@ -303,13 +303,13 @@ class Shape:
         return allocator.outputs.empty(dims, dtype, nbytes) if nbytes >= POOLED_FROM else np.empty(dims, dtype)
 
 
-def _rows(table: StepTable, only: tuple[bool, ...]) -> Array:
-    """The table's rows, without steps that run for other sizes only."""
-    if all(only):
+def _rows(table: StepTable, met: tuple[bool, ...]) -> Array:
+    """The table's rows, without the steps whose conditions are not met."""
+    if all(met):
         return table.rows
     rows: Array = table.rows.copy()
-    for i, is_done in zip(table.only, only, strict=True):
-        if not is_done:
+    for i, condition in table.conditional:
+        if not met[condition]:
             rows[i, Row.WHO] = NOBODY
     return rows
 

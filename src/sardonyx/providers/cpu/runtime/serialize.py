@@ -35,7 +35,7 @@ ARRAYS = (
     "executions", "program",
 )  # fmt: skip
 PLAIN = (
-    "intervals", "lives", "scratch", "bounded", "only", "first_input", "given_count", "base_count", "has_loops",
+    "intervals", "lives", "scratch", "bounded", "conditional", "first_input", "given_count", "base_count", "has_loops",
     "is_bounded", "room",
 )  # fmt: skip
 

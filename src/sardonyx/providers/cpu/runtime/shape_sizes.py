@@ -17,8 +17,8 @@ class ShapeSizes(NamedTuple):
     """The values whose buckets identify a plan."""
     work: int
     """A number with as many bits as the largest flops or bytes of a step."""
-    only: tuple[bool, ...]
-    """For each step that runs for some sizes only, whether it runs for these."""
+    met: tuple[bool, ...]
+    """For each of the table's conditions, whether these sizes meet it."""
     outputs: tuple[tuple[tuple[int, ...], np.dtype[Any], int], ...]
     """Shape, type and bytes of each."""
     most_nbytes: int

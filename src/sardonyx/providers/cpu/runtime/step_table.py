@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.ir import dims
 from sardonyx.ir.dims import Expr, Known
 from sardonyx.lower.check import Check
 from sardonyx.lower.groups import IndirectStorage, Storage, View
@@ -94,6 +95,11 @@ class StepTable:
         """Number the expressions of memory and work."""
         steps = self.steps
         self.nbytes = self._numbers([nbytes_of(s) for s in self.temporaries])
+        conditional = {i: found for i, step in enumerate(steps) if (found := self._condition(step)) is not None}
+        self.conditions = tuple(dict.fromkeys(conditional.values()))
+        """Conditions on sizes, by number, under which steps run."""
+        self.conditional = [(i, self.conditions.index(number)) for i, number in conditional.items()]
+        """Steps that run for some sizes only, with the index of the condition of each."""
         self.scratch = self.sizes.largest(s.scratch_nbytes for s in steps)
         """The expression, by number, of the largest scratch of a step."""
         self.extents, self.bounded = self._bounded()
@@ -105,8 +111,19 @@ class StepTable:
         self.meetings = self._numbers([s.executions if m else 0 for s, m in zip(steps, meets, strict=True)])
         """How many barriers a run has in front of each step."""
         self.executions = self._numbers([s.executions for s in steps])
-        self.only = [i for i, step in enumerate(steps) if step.only]
-        """Steps that run for some sizes only."""
+
+    def _condition(self, step: Step) -> int | None:
+        """The condition under which a step runs, None if it always runs.
+
+        Nothing is written to results that are empty. A kernel would count its rows, of which there may be any number.
+        """
+        found = [self.sizes.in_range(step.only)] if step.only else []
+        refs = [ref for name, ref in step.args.items() if name in step.writes and isinstance(ref, Ref)]
+        sizes = [ref.storage.elements for ref in refs if ref.storage.kind != "indirect"]
+        is_certain = len(sizes) < len(step.writes) or any(dims.at_least(size, 1) for size in sizes)
+        if sizes and not (is_certain or step.is_control or step.can_fail):
+            found.append(self.sizes.any_at_least(dict.fromkeys(sizes), 1))
+        return self.sizes.all(found) if found else None
 
     def _lay_out(self) -> None:
         """Write the words that are the same for all shapes; record the others."""
@@ -152,13 +169,12 @@ class StepTable:
         """The expressions that make up ``ShapeSizes``."""
         sizes = self.sizes
         work = sizes.bit_or(size for s in self.steps for size in (s.flops, s.nbytes))
-        only = tuple(sizes.in_range(s.only) for s in self.steps if s.only)
         described: list[tuple[tuple[int, ...], str, int]] = []
         for name, v in zip(named(self.outputs), outputs, strict=True):
             shape = tuple(map(sizes.number, v.shape))
             described.append((shape, name, sizes.product([*shape, sizes.number(v.dtype.itemsize)])))
         names, most = tuple(range(len(self.binding.names))), sizes.maximum([nbytes for _, _, nbytes in described])
-        return names, self.extents, work, only, tuple(described), most
+        return names, self.extents, work, self.conditions, tuple(described), most
 
 
 def row_of(step: Step) -> StepRow:

@@ -59,7 +59,7 @@ def steps(group: Scatter, analysis: Analysis) -> list[Step]:
     moved = dims.known(dims.mul(3 * group.out.dtype.itemsize, product(box))) or 0
     identity = Expression((group.data.dtype,), (), (0,))
     copy = Loop(group.nodes, group.out.shape, 0, (group.data,), identity, (group.out,))
-    scattered = Step(scatter(config=config), args, frozenset((f"m{OUT}",)), group.nodes, nbytes=moved)
+    scattered = Step(scatter(config=config), args, frozenset((f"m{OUT}",)), group.nodes, nbytes=moved, can_fail=True)
     return [*loop.steps(copy, analysis), scattered]
 
 

@@ -96,7 +96,7 @@ def steps(group: Recurrence, analysis: Analysis) -> list[Step]:
     finals = (f"final{i}" for i, v in enumerate(group.finals) if v is not None)
     writes = frozenset(("memory", *finals, *(() if group.y is None else ("y",))))
     spec, moved = recurrence(config=config), directions * nbytes
-    return [*before, Step(spec, flat(args=args), writes, group.nodes, scratch, flops, moved, variant)]
+    return [*before, Step(spec, flat(args=args), writes, group.nodes, scratch, flops, moved, variant, can_fail=True)]
 
 
 def _int8_args(group: Recurrence, nbytes: int, isa: Isa) -> Int8Args[Ref, Known] | None:
