@@ -127,7 +127,11 @@ def test_a_busy_machine_is_refused(commands: Commands, digits: Path, monkeypatch
 def test_interrupting_leaves_no_process_and_no_file(digits: Path, tmp_path: Path) -> None:
     history = tmp_path / "times.jsonl"
     command = command_line("bench", digits, "--peer", "none", "--seconds", "60", "--history", history)
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    # A shell that runs the tests in the background has them ignore the signal.
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     try:
         deadline = time.monotonic() + 60
         while not any("sardonyx.bench.worker" in line for line in processes(child.pid)) and time.monotonic() < deadline:
