@@ -45,7 +45,9 @@ def test_rows_without_columns_take_no_time(operator: str) -> None:
 
 
 def test_indices_into_nothing_are_refused() -> None:
-    model = session("i, u = Split <axis = 0> (ones)\n j = Cast <to = 7> (i)\n y = ScatterElements(x, j, u)", ", float[2, 1] ones")
+    model = session(
+        "i, u = Split <axis = 0> (ones)\n j = Cast <to = 7> (i)\n y = ScatterElements(x, j, u)", ", float[2, 1] ones"
+    )
     one = np.ones((1, 1), np.float32)
     with pytest.raises(errors.InvalidArgument, match="index is out"):
         model.run(None, {"x": np.empty((0, 1), np.float32), "ones": np.concatenate([one, one])})

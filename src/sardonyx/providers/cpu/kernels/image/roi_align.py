@@ -67,7 +67,14 @@ def steps(group: RoiAlign, analysis: Analysis) -> list[Step]:
     args = args_of(group, operands)
     flops = dims.known(dims.product((8 * max(group.sampling_ratio, 1) ** 2, *group.box))) or 0
     return [
-        Step(roi_align(config=config, epilogue=epilogue), flat(args=args), epilogue.writes, group.nodes, flops=flops, can_fail=True)
+        Step(
+            roi_align(config=config, epilogue=epilogue),
+            flat(args=args),
+            epilogue.writes,
+            group.nodes,
+            flops=flops,
+            can_fail=True,
+        )
     ]
 
 
