@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from sardonyx.errors import OutOfBudget
+from sardonyx.interpret.context import ModelNeeded
 from sardonyx.interpret.live import HeldValues
 from sardonyx.partition.provider import Executable, RunContext
+from sardonyx.partition.shared import copy_shared
 
 PlannedRun = Callable[[Sequence[Any]], "Sequence[Any] | None"]
 
@@ -75,6 +78,24 @@ class Chain:
                 return None
             frame += made
         return self._given(frame)
+
+    @property
+    def copied_run(self) -> PlannedRun | None:
+        """Runs all links where nobody would miss a context; results that share memory are copied. None if there are
+        constants among the results.
+        """
+        return None if self.constants else self._run_copied
+
+    def _run_copied(self, args: Sequence[Any]) -> Sequence[Any] | None:
+        frame, context = list(args), RunContext()
+        try:
+            for run, run_planned, taken in self._steps:
+                given = taken(frame)
+                made = None if run_planned is None else run_planned(given)
+                frame += run(given, context) if made is None else made
+        except (OutOfBudget, ModelNeeded):
+            return None
+        return copy_shared(self._given(frame), args)
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         frame = list(args)

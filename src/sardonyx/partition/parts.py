@@ -66,6 +66,11 @@ class Parts:
         part, executable = self.compiled[0]
         return executable if part.inputs == self.inputs and part.outputs == self._outputs else None
 
+    @property
+    def copied_run(self) -> PlannedRun | None:
+        """See ``Chain.copied_run``."""
+        return self.chain.copied_run
+
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         return self.chain.run(args, context)
 

@@ -75,7 +75,7 @@ class CachedEngine(Engine):
         whole: Executable = chain.links[0].executable if stored["is_whole"] else chain
         self._whole = whole
         self.planned = whole if isinstance(whole, RunsPlanned) else None  # type: ignore[assignment]
-        self._stored_run = chain.planned_run if self.planned is None else self.planned.run_planned
+        self._stored_run = (chain.planned_run or chain.copied_run) if self.planned is None else self.planned.run_planned
 
     def run(self, feeds: dict[str, Any], wanted: Sequence[str], context: RunContext) -> list[Any]:
         if self._needed < MAX_MODEL_RUNS:

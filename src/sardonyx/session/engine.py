@@ -20,6 +20,7 @@ from sardonyx.limits import Limits, current
 from sardonyx.ops import limits
 from sardonyx.partition.chain import PlannedRun
 from sardonyx.partition.provider import Memory, Planned, Provider, RunContext, RunsPlanned
+from sardonyx.partition.shared import copy_shared
 from sardonyx.session import untrusted
 from sardonyx.session.metadata import ModelMetadata, model_metadata
 
@@ -100,7 +101,9 @@ class Engine:
         planned = self._whole if not model.sparse_outputs and bounds is None else None
         self.planned = planned if isinstance(planned, RunsPlanned) else None
         """The only part, if it can run without this engine."""
-        self._parts_run: PlannedRun | None = parts.planned_run if not model.sparse_outputs and bounds is None else None
+        self._parts_run: PlannedRun | None = None
+        if not model.sparse_outputs and bounds is None:
+            self._parts_run = parts.planned_run or parts.copied_run
 
     def run(self, feeds: dict[str, Any], wanted: Sequence[str], context: RunContext) -> list[Any]:
         """The requested outputs. Arrays in the result share memory with nothing else."""
@@ -143,7 +146,7 @@ class Engine:
     def _has_conflicts(self, args: Sequence[Any]) -> bool:
         """Whether dimensions with the same name differ in the inputs."""
         named = self._named_positions
-        return bool(named) and self._has_conflicting_shapes([args[i].shape for i in named])
+        return bool(named) and self._has_conflicting_shapes([getattr(args[i], "shape", ()) for i in named])
 
     @cached_property
     def _named_positions(self) -> list[int]:
@@ -207,47 +210,3 @@ class Engine:
 
 def _sparse(value: Any) -> Any:
     return SparseTensor.from_dense(value) if type(value) is np.ndarray else value
-
-
-def copy_shared(results: list[Any], args: Sequence[Any]) -> list[Any]:
-    """The results; those that share memory with an argument, a constant or an earlier result are copied."""
-    seen: set[int] = set()
-    for arg in args:
-        _note(arg, seen)
-    return [_owned(value, seen) for value in results]
-
-
-def _note(value: Any, seen: set[int]) -> None:
-    if type(value) is np.ndarray:
-        seen.add(id(value if value.base is None else _root(value)))
-    elif isinstance(value, list):
-        for item in value:
-            _note(item, seen)
-
-
-def _root(array: np.ndarray[Any, Any]) -> Any:
-    """The object that owns an array's memory."""
-    base: Any = array
-    while isinstance(base, np.ndarray) and base.base is not None:
-        base = base.base
-    return base
-
-
-def _owned(value: Any, seen: set[int]) -> Any:
-    if type(value) is np.ndarray:
-        root = _root(value)
-        if (
-            type(root) is not np.ndarray
-            or id(root) in seen
-            or not root.flags.writeable
-            or not value.flags.writeable
-            or not value.flags.c_contiguous
-        ):
-            return value.copy(order="C")
-        seen.add(id(root))
-        return value
-    if isinstance(value, list):
-        return [dict(item) if type(item) is dict else _owned(item, seen) for item in value]
-    if isinstance(value, dict):
-        return dict(value)
-    return value

@@ -230,3 +230,27 @@ def test_several_parts_compare_the_sizes_of_their_inputs(monkeypatch: pytest.Mon
             z, w, _ = made.run(None, {"x": x, "c": c, "y": y})
             np.testing.assert_allclose(z, np.exp(x[c]), rtol=1e-5)
             np.testing.assert_array_equal(w, np.broadcast_to(-y, count))
+
+
+def test_results_that_branches_hand_on_are_the_callers_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path))
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 24]>
+        g (float[n,2] x, bool p) => (float[] y, float[] z, float[n,2] w) {
+          one = Constant<value = float[3] {1, 2, 3}>() a = Constant<value_ints = [0]>()
+          y, z = If(p) <then_branch = t () => (u, s) { u = Identity(x) s = Identity(x) },
+                        else_branch = f () => (v, r) { v = Identity(one) r = ReduceSum<keepdims = 0>(x, a) }>
+          w = Neg(x) }"""
+    )
+    for _ in range(2):
+        made = ort.InferenceSession(model.SerializeToString())
+        for p in (True, True, False, False, True):
+            x = reals(3, 2)
+            kept = x.copy()
+            for y, z, w in [made.run(None, {"x": x, "p": np.array(p)}) for _ in range(2)]:
+                np.testing.assert_array_equal(y, kept if p else [1, 2, 3])
+                np.testing.assert_allclose(z, kept if p else kept.sum(0), rtol=1e-6)
+                np.testing.assert_array_equal(w, -kept)
+                for array in (y, z, w):
+                    array[...] = 7
+            np.testing.assert_array_equal(x, kept)
