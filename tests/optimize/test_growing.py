@@ -76,3 +76,55 @@ KEPT = {
 def test_other_values_are_carried(name: str) -> None:
     report = apply_and_compare(KEPT[name], "RemoveNoOps", "CollectRows")
     assert "CollectRows" not in report.count()
+
+
+def listing(joins: str, *, step: str = "float[1,3] x", body: str = "so = Neg(s) to = SequenceInsert(t, so)") -> Model:
+    """A Loop that carries s, from x, and a sequence, from nothing."""
+    model = from_text(
+        f'<ir_version: 10, opset_import: ["" : 21]> g ({step}) => (float[] y, float[] z) {{ '
+        "n = Constant<value_int=4>() k = Constant<value_int=1>() on = Cast<to=9>(k) none = SequenceEmpty<dtype=1>() "
+        "y, all = Loop (n, on, x, none) <body = body (int64 i, bool c, float[] s, seq(float[]) t) => "
+        f"(bool co, float[] so, seq(float[]) to) {{ co = Identity(c) {body} }}> {joins} }}"
+    )
+    normalize(model)
+    return model
+
+
+LISTED = {
+    "joined": listing("z = ConcatFromSequence<axis=0>(all)"),
+    "joined along the last axis": listing("z = ConcatFromSequence<axis=-1>(all)", step="float[2,1] x"),
+    "stacked": listing("z = ConcatFromSequence<axis=0, new_axis=1>(all)"),
+    "stacked behind": listing("z = ConcatFromSequence<axis=-1, new_axis=1>(all)", step="float[2,3] x"),
+    "numbers": listing("z = ConcatFromSequence<axis=0, new_axis=1>(all)", step="float x"),
+    "twice": listing(
+        "a = ConcatFromSequence<axis=0>(all) b = ConcatFromSequence<axis=1, new_axis=1>(all) p = ReduceSum(b)"
+        " z = Add(a, p)"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_sequences_of_rows_are_collected(name: str) -> None:
+    report = apply_and_compare(LISTED[name], "RemoveNoOps", "CollectRows")
+    assert report.count()["CollectRows"] == 1
+    assert not {"SequenceInsert", "SequenceEmpty", "ConcatFromSequence"} & set(ops(LISTED[name].graph))
+
+
+UNLISTED = {
+    "an element is read": listing(
+        "q = Constant<value_int=1>() e = SequenceAt(all, q) r = ConcatFromSequence<axis=0>(all) z = Add(r, e)"
+    ),
+    "put in front": listing(
+        "z = ConcatFromSequence<axis=0>(all)",
+        body="so = Neg(s) f = Constant<value_int=0>() to = SequenceInsert(t, so, f)",
+    ),
+    "rows that grow": listing(
+        "z = ConcatFromSequence<axis=0>(all)", body="so = Concat<axis=0>(s, s) to = SequenceInsert(t, so)"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNLISTED)
+def test_other_sequences_stay(name: str) -> None:
+    report = apply_and_compare(UNLISTED[name], "RemoveNoOps", "CollectRows")
+    assert "CollectRows" not in report.count()

@@ -19,12 +19,16 @@ class _Appended(Record):
     index: int
     """Of the carried value, among all of them."""
     row: Value
-    axis: int
+    joins: tuple[Node, ...] = ()
+    """If it is a sequence: the nodes that join its elements."""
 
 
 @optimization("CollectRows")
 def collect_rows(graph: Graph, log: Log) -> None:
-    """Loop(..., v) with v = Concat(v, row) in its body  ->  Concat(v, the rows that a Loop collects)."""
+    """Loop(..., v) with v = Concat(v, row) in its body  ->  Concat(v, the rows that a Loop collects).
+
+    ConcatFromSequence(Loop(..., [])) with v = SequenceInsert(v, row)  ->  the rows that a Loop collects.
+    """
     for node in list(graph.nodes):
         for _, sub in node.subgraphs():
             collect_rows(sub, log)
@@ -44,26 +48,39 @@ def _first_appended(node: Node) -> _Appended | None:
 
 def _appended(node: Node, signature: LoopSignature, index: int) -> _Appended | None:
     state, after, start = signature.states[index], signature.nexts[index], signature.starts[index]
-    concat = after.producer
-    if start is None or concat is None or concat.onnx_op != "Concat" or concat.graph is not signature.body:
+    adding, out = after.producer, node.outputs[index]
+    if start is None or adding is None or adding.graph is not signature.body or len(adding.inputs) != 2:
         return None
-    if len(concat.inputs) != 2 or concat.inputs[0] is not state or len(state.uses) != 1 or state.is_output:
+    row = adding.inputs[1]
+    if adding.inputs[0] is not state or len(state.uses) != 1 or state.is_output or after.uses or after.is_output != 1:
         return None
-    row = concat.inputs[1]
-    if after.uses or after.is_output != 1 or row is None or row is state:
+    if row is None or row is state or not isinstance(row.type, TensorType) or row.shape is None:
         return None
     if row not in signature.body.inputs and (row.producer is None or row.producer.graph is not signature.body):
         return None
-    shape, rank = row.shape, start.rank
-    if shape is None or rank is None or len(shape) != rank or not isinstance(row.type, TensorType):
+    if adding.onnx_op == "Concat":
+        is_row = len(row.shape) == start.rank and _can_join(node, row, adding.attrs["axis"])
+        return _Appended(index, row) if is_row else None
+    if adding.onnx_op != "SequenceInsert" or start.producer is None or start.producer.onnx_op != "SequenceEmpty":
         return None
-    axis = concat.attrs["axis"] % rank
-    others = [d for i, d in enumerate(shape) if i != axis]
-    if not all(isinstance(d, int) and d > 0 for d in others) or (shape[axis] != 1 and axis > 0):
+    joins = tuple(dict.fromkeys(user for user, _ in out.uses))
+    if out.is_output or any(n.onnx_op != "ConcatFromSequence" or n.graph is not node.graph for n in joins):
         return None
-    if not _is_fixed(shape[axis], node):
-        return None
-    return _Appended(index, row, axis)
+    can_join = all(_can_join(node, row, n.attrs["axis"], stacked=bool(n.attrs.get("new_axis"))) for n in joins)
+    return _Appended(index, row, joins) if joins and can_join else None
+
+
+def _can_join(node: Node, row: Value, axis: int, *, stacked: bool = False) -> bool:
+    """Whether collected rows can be rearranged to what joins them: all but one of their sizes must be known."""
+    assert row.shape is not None
+    rank = len(row.shape) + stacked
+    if not -rank <= axis < rank:
+        return False
+    axis %= rank
+    others = [d for i, d in enumerate(row.shape) if stacked or i != axis]
+    if not all(isinstance(d, int) and d > 0 for d in others):
+        return False
+    return stacked or ((row.shape[axis] == 1 or axis == 0) and _is_fixed(row.shape[axis], node))
 
 
 def _is_fixed(size: object, node: Node) -> bool:
@@ -85,17 +102,38 @@ def _collect(graph: Graph, node: Node, found: _Appended, log: Log) -> Node | Non
     results = [Value(out.name, out.type) for i, out in enumerate(node.outputs) if i != found.index]
     rows = Value(f"{op.prefix}/rows", TensorType(row.type.dtype, (None, *row.type.shape)))
     op.call("", node.op_type, *inputs, outputs=[*results, rows], **{**node.attrs, "body": new})
-    axis, rank = found.axis, len(row.type.shape)
-    if axis == 0:
-        merged = op.Reshape(rows, [-1, *row.type.shape[1:]])
-    else:
-        moved = op.Transpose(rows, perm=[*range(1, axis + 1), 0, *range(axis + 1, rank + 1)])
-        merged = op.Squeeze(moved, [axis + 1])
-    whole = op.Concat(start, merged, axis=axis)
-    results.insert(found.index, whole)
+    old = [out for i, out in enumerate(node.outputs) if i != found.index]
+    if not found.joins:
+        old.append(node.outputs[found.index])
+        axis = _inserted_at(body, at).attrs["axis"] % len(row.type.shape)
+        results.append(op.Concat(start, _joined(op, rows, axis), axis=axis))
+    for join in found.joins:
+        stacked = bool(join.attrs.get("new_axis"))
+        old.append(join.output)
+        results.append(_joined(op, rows, join.attrs["axis"] % (len(row.type.shape) + stacked), stacked=stacked))
     loop = op.made[0]
-    is_done = log.replace(graph, [node], node.outputs, results, op.made, "rows that every trip appends are collected")
+    gone = [*found.joins, node]
+    is_done = log.replace(graph, gone, old, results, op.made, "rows that every trip appends are collected")
     return loop if is_done else None
+
+
+def _joined(op: Builder, rows: Value, axis: int, *, stacked: bool = False) -> Value:
+    """Collected rows, joined along an axis, or stacked along a new one."""
+    assert isinstance(rows.type, TensorType) and rows.type.shape is not None
+    rank = len(rows.type.shape)
+    joined: Value
+    if axis == 0:
+        joined = rows if stacked else op.Reshape(rows, [-1, *rows.type.shape[2:]])
+        return joined
+    joined = op.Transpose(rows, perm=[*range(1, axis + 1), 0, *range(axis + 1, rank)])
+    return joined if stacked else op.Squeeze(joined, [axis + 1])
+
+
+def _inserted_at(body: Graph, at: int) -> Node:
+    """The node that appends to the carried input ``at``."""
+    node = body.outputs[at - 1].producer
+    assert node is not None
+    return node
 
 
 def _rebuilt(body: Graph, left_out: int, row: Value) -> Graph:
@@ -105,7 +143,7 @@ def _rebuilt(body: Graph, left_out: int, row: Value) -> Graph:
     for name, v in body.initializers.items():
         copies[v] = new.initializers[name] = Value(v.name, v.type, const=v.const)
     for inner in body.nodes:
-        if inner is not body.outputs[left_out - 1].producer:
+        if inner is not _inserted_at(body, left_out):
             new.append(clone_node(inner, copies))
     for i, (v, name) in enumerate(zip(body.outputs, body.output_names, strict=True)):
         if i != left_out - 1:
