@@ -36,6 +36,8 @@ from sardonyx.session import cache_key, cache_writer
 
 MAX_NBYTES = 256 << 20
 """Largest total size of constants made by the optimizer for a graph to be cached."""
+MAX_ATTRIBUTES = 1 << 16
+"""Most elements of lists in attributes: those of a large forest would take as long to be read back as the model."""
 
 
 class Prepared(Record):
@@ -81,6 +83,9 @@ class Entry:
     def write(self, prepared: Prepared) -> None:
         """Cache the optimized graph; the file is written in the background."""
         graph, own = prepared.model.graph, self._opened.initializers()
+        lists = (a for n in graph.all_nodes() for a in n.attrs.values() if isinstance(a, list))
+        if sum(map(len, lists)) > MAX_ATTRIBUTES:
+            return
         names = Names(graph)
         proto = model_to_proto(prepared.model, weights=False)
         references: dict[str, tuple[str, str, tuple[int, ...]]] = {}

@@ -41,6 +41,9 @@ from sardonyx.providers.reference import ReferenceProvider
 if TYPE_CHECKING:
     from sardonyx.providers.cpu.provider import CpuProvider
 
+LONG = 256
+"""Elements of a list in an attribute, beyond which a name has a digest of them."""
+
 
 class DynamicPartition:
     """Runs the sections of a part one after the other."""
@@ -148,8 +151,27 @@ def _awaiting(part: Part, provider: CpuProvider, shapes: Sequence[tuple[Any, ...
 
 def _name(part: Part, shapes: Sequence[tuple[Any, ...] | None]) -> str:
     """The part's name in the compiled-model cache: a digest of its nodes and of what is known of its inputs' shapes."""
-    nodes = [(n.domain, n.op_type, n.name, sorted(n.attrs.items()), n.inputs, n.outputs) for n in part.nodes]
+    nodes = [
+        (n.domain, n.op_type, n.name, [(k, _short(v)) for k, v in sorted(n.attrs.items())], n.inputs, n.outputs)
+        for n in part.nodes
+    ]
     return hashlib.sha256(repr((nodes, part.inputs, shapes, part.outputs)).encode()).hexdigest()
+
+
+def _short(value: Any) -> Any:
+    """An attribute; in the place of a long list, such as the nodes of a forest, its type and a digest."""
+    if not isinstance(value, list) or len(value) <= LONG:
+        return value
+    (kind, *others) = set(map(type, value))
+    if others or kind not in (int, float, str):
+        return value
+    numbers = np.array(list(map(len, value)) if kind is str else value)
+    if numbers.dtype == object:
+        return value
+    found = hashlib.sha256(numbers.tobytes())
+    if kind is str:
+        found.update("".join(value).encode("utf-8", "surrogateescape"))
+    return kind.__name__, len(value), found.hexdigest()
 
 
 class DeferredCompiler:
