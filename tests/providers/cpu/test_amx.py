@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -205,12 +206,12 @@ def test_split(layout: str, is_direct: bool, terms: int) -> None:
         y = np.full(panels * steps * terms * 1024, 7, BF16)
         flags = np.full(panels * -(-steps // split_bf16.CHUNK), 7, np.int32)
         strides = dict(x_line=depth, x_k=1) if along_k else dict(x_line=1, x_k=lines)
-        Launch(
-            spec, dict(x=x, y=y, flags=flags, lines=lines, depth=depth, **strides), threads=3, isa=CHIP,
-            checked=terms == 3,
-        )()  # fmt: skip
+        numbers = dict(lines=lines, depth=depth, limit=split_bf16.limit_of(layout, terms), **strides)
+        Launch(spec, dict(x=x, y=y, flags=flags, **numbers), threads=3, isa=CHIP, checked=terms == 3)()
         whole = np.zeros((panels * 32, steps * 32), np.float32)
         whole[:lines, :depth] = x if along_k else x.T
+        if layout == split_bf16.ROWS:
+            whole *= np.float32(split_bf16.lift_of_left(terms))
         expected = terms_of(whole, terms)
         if layout == split_bf16.ROWS:
             tiles = expected.reshape(terms, panels, 2, 16, steps, 32).transpose(1, 4, 0, 2, 3, 5)
@@ -222,25 +223,38 @@ def test_split(layout: str, is_direct: bool, terms: int) -> None:
             np.testing.assert_array_equal(expected[0] + (expected[1] + expected[2]), whole)
 
 
+SMALL, LARGE = split_bf16.SMALLEST, split_bf16.LARGEST
+LEFT, RIGHT = split_bf16.LARGEST_LEFT, split_bf16.LARGEST_RIGHT
+NEVER = (MOST, -MOST, np.inf, -np.inf, np.nan)
+
+
+def below(number: float) -> np.floating[Any]:
+    """The next number towards zero."""
+    return np.nextafter(np.float32(number), np.float32(0))
+
+
 @pytest.mark.parametrize(
-    ("number", "is_representable"),
+    ("layout", "terms", "kept", "flagged"),
     [
-        (0.0, True), (-0.0, True), (split_bf16.SMALLEST, True),
-        (-np.nextafter(np.float32(split_bf16.SMALLEST), 0), False), (LEAST, False), (1e-35, False),
-        (np.nextafter(np.float32(split_bf16.LARGEST), 0), True),
-        (-split_bf16.LARGEST, False), (MOST, False), (-MOST, False), (np.inf, False), (-np.inf, False), (np.nan, False),
+        (split_bf16.ROWS, 1, (0.0, -0.0, SMALL, below(LARGE)), (-below(SMALL), LEAST, 1e-35, -LARGE, *NEVER)),
+        (split_bf16.ROWS, 2, (0.0, -0.0, LEAST, -1e-40, 1e-35, below(LEFT), -below(LEFT)), (LEFT, -LEFT, *NEVER)),
+        (split_bf16.ROWS, 3, (0.0, -0.0, LEAST, -1e-40, 1e-35, below(LEFT), -below(LEFT)), (LEFT, -LEFT, *NEVER)),
+        (split_bf16.PAIRS, 3, (0.0, -0.0, SMALL, -below(RIGHT)), (-below(SMALL), LEAST, 1e-35, RIGHT, *NEVER)),
     ],
-)  # fmt: skip
-def test_flags(number: float, is_representable: bool) -> None:
-    x = random((70, 600), np.float32)
-    x[40, 300] = number
-    flags, y = np.zeros((3, 3), np.int32), np.zeros(3 * 19 * 1024, BF16)
-    spec = split_bf16.split_bf16(source=f32, terms=1, layout=split_bf16.ROWS, is_direct=True, axes=0)
-    Launch(spec, dict(x=x, y=y, flags=flags, lines=70, depth=600, x_line=600, x_k=1), isa=CHIP)()
-    expected = np.zeros((3, 3), np.int32)
-    expected[1, 1] = not is_representable
-    np.testing.assert_array_equal(flags, expected)
-    assert split_bf16.is_weight_representable(x) == is_representable
+)
+def test_flags(layout: str, terms: int, kept: tuple[float, ...], flagged: tuple[float, ...]) -> None:
+    spec = split_bf16.split_bf16(source=f32, terms=terms, layout=layout, is_direct=layout == split_bf16.ROWS, axes=0)
+    for number in (*kept, *flagged):
+        x = random((70, 600), np.float32)
+        x[40, 300] = number
+        flags, y = np.zeros((3, 3), np.int32), np.zeros(3 * 19 * 1024 * terms, BF16)
+        numbers = dict(lines=70, depth=600, x_line=600, x_k=1, limit=split_bf16.limit_of(layout, terms))
+        Launch(spec, dict(x=x, y=y, flags=flags, **numbers), isa=CHIP)()
+        expected = np.zeros((3, 3), np.int32)
+        expected[1, 1] = not any(number is one for one in kept)
+        np.testing.assert_array_equal(flags, expected)
+        if terms == 1:
+            assert split_bf16.is_weight_representable(x) == (not expected.any())
 
 
 # -- the innermost loop
@@ -444,7 +458,67 @@ def test_small_numbers_times_large_ones(precision: str) -> None:
     a, b = a * np.float32(2.0**-118), b * np.float32(2.0**60)
     assert (abs(a) < split_bf16.SMALLEST).all() and split_bf16.is_weight_representable(b)
     check(product(a, b, precision, is_constant=False), a, b, precision)
+    b = b * np.float32(2.0**-33)  # a large constant is left to vectors, except in one term
     check(product(a, b, precision), a, b, precision)
+
+
+def scattered(rng: np.random.Generator, low: float, high: float, *shape: int) -> Array:
+    """Numbers of all magnitudes from 10^low to 3 * 10^high, zeros among them."""
+    signs = rng.choice([-1.0, 0.0, 1.0, 1.0], shape)
+    return (signs * rng.uniform(1, 3, shape) * 10.0 ** rng.uniform(low, high, shape)).astype(np.float32)
+
+
+def gated(rng: np.random.Generator) -> tuple[Array, Array]:
+    """Columns that a gate has closed, and weights that read some of them alone."""
+    a, b = rng.standard_normal((70, 300)).astype("f"), scattered(rng, -3, 5, 300, 50)
+    a[:, 90:] *= (10.0 ** rng.uniform(-44, -20, 210)).astype("f")
+    b[:90, :25] = 0
+    return a, b
+
+
+def one_by_one(rng: np.random.Generator) -> tuple[Array, Array]:
+    """Each column of the result is one of A, times a power of ten."""
+    b = np.zeros((300, 50), np.float32)
+    b[rng.permutation(300)[:50], range(50)] = 10.0 ** rng.integers(-25, 9, 50)
+    return scattered(rng, -45, 38, 70, 300), b
+
+
+MIXTURES = {
+    "all magnitudes": lambda rng: (scattered(rng, -45, 38, 70, 300), scattered(rng, -29, 8, 300, 50)),
+    "on both sides": lambda rng: (scattered(rng, -45, 19, 70, 300), scattered(rng, -45, 19, 300, 50)),
+    "small ones": lambda rng: (scattered(rng, -45, -20, 70, 300), scattered(rng, -20, 8, 300, 50)),
+    "by rows": lambda rng: (
+        (rng.standard_normal((70, 300)) * 10.0 ** rng.uniform(-45, 30, (70, 1))).astype("f"),
+        scattered(rng, -2, 2, 300, 50),
+    ),
+    "one large number in each row": lambda rng: (
+        np.concatenate((scattered(rng, 0, 13, 70, 1), scattered(rng, -45, -30, 70, 299)), axis=1),
+        scattered(rng, -10, 8, 300, 50) * (rng.random((300, 50)) < 0.5),
+    ),
+    "gated": gated,
+    "one by one": one_by_one,
+}
+
+
+@pytest.mark.parametrize("chip", dict.fromkeys((CHIP, EMULATED)), ids=lambda chip: f"emulated={chip.is_emulated}")
+@pytest.mark.parametrize("is_constant", [True, False])
+@pytest.mark.parametrize("precision", ["highest", "high"])
+@pytest.mark.parametrize("mixture", MIXTURES)
+def test_numbers_of_all_magnitudes(
+    mixture: str, precision: str, is_constant: bool, chip: isa.Isa, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of a result is bounded by its own products, even where all of them are denormal."""
+    if mixture == "on both sides" and is_constant:
+        return  # not a constant of tiles
+    monkeypatch.setattr(sys.modules[__name__], "CHIP", chip)
+    a, b = (np.asarray(v, np.float32) for v in MIXTURES[mixture](np.random.default_rng(0)))
+    got = product(a, b, precision, is_constant=is_constant).astype(np.float64)
+    wide, right = a.astype(np.float64), b.astype(np.float64)
+    true, size = wide @ right, np.abs(wide) @ np.abs(right)
+    kept = size < 3e38
+    assert np.count_nonzero(kept) > 500
+    share = {"highest": 2.0**-21, "high": 2.0**-12.9}[precision]
+    assert np.all(np.abs(got - true)[kept] <= (share * size + 300 * 2.0**-149)[kept])
 
 
 # -- what contractions ask for

@@ -192,6 +192,8 @@ class BoundEpilogue:
     ) -> None:
         """``batch`` is the matrix's index along each batch axis."""
         self.k, self.epilogue, self.n = k, epilogue, n
+        self.factor: Val | None = None
+        """What sums are multiplied by first."""
         names = [name for name, _ in epilogue.names]
         self._operands = dict(zip(names, operands.views, strict=True))
         self._at = {name: x.at(batch) for name, x in self._operands.items()}
@@ -297,6 +299,8 @@ class BoundEpilogue:
     def _evaluated(self, values: list[Val]) -> list[Val]:
         """The values of the outputs for those of the operands."""
         k, expression = self.k, self.epilogue.expression
+        if self.factor is not None:
+            values[0] = values[0] * k.splat(self.factor, values[0].lanes)
         for step in expression.steps:
             assert isinstance(step, Apply), "an epilogue works element by element"
             types = [expression.dtype_of(i) for i in step.args]

@@ -123,7 +123,6 @@ class ImageEpilogue(BoundEpilogue):
         self, k: Kernel, epilogue: Epilogue, args: ImageEpilogueArgs[Buf, Val], n: Val, place: list[Val], spare: Buf,
         terms: int, factor: Val | None = None,
     ) -> None:  # fmt: skip
-        """Sums are multiplied by ``factor`` first."""
         super().__init__(k, epilogue, args.operands, n, place)
         self.factor = factor
         self.terms, self._packed = terms, packed_pixels(epilogue, args, terms)
@@ -170,12 +169,6 @@ class ImageEpilogue(BoundEpilogue):
         """
         together = TOGETHER if self.epilogue.is_expensive else 1
         self.rows(sums, PANEL, x, count, Tile(first, PANEL, None), together=together)
-
-    def _evaluated(self, values: list[Val]) -> list[Val]:
-        if self.factor is None:
-            return super()._evaluated(values)
-        sums, *others = values
-        return super()._evaluated([sums * self.k.splat(self.factor, sums.lanes), *others])
 
     def transpose_in(self, x: Val, count: Val, first: Val) -> None:
         """Transpose NCHW operands into scratch memory: ``count`` pixels from ``x`` on, 32 filters from ``first`` on."""

@@ -38,7 +38,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix
 from sardonyx.providers.cpu.kernels.common.window import PerAxis
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, LARGEST, is_unrepresentable, split_terms
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, LARGEST, split_terms
 from sardonyx.providers.cpu.language.arguments import Arguments, M, Memory, N, named
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f32, i8, i64, u8, u16, u32
@@ -297,7 +297,7 @@ def encode_pixel(k: Kernel, v: Val, terms: int) -> list[Val]:
     """The terms of f32 numbers of an image, each in the upper half of a 32-bit word, lifted if there are several."""
     if terms == 1:
         return [k.cast(k.to_bf16(v, is_loose=True), u32) << 16]
-    return _with_bits(k, v, split_terms(k, v * LIFT, terms), (k.bitcast(v, u32) & _ABS) >= _LARGEST)
+    return encode_terms(k, v, terms, LIFT, (k.bitcast(v, u32) & _ABS) >= _LARGEST)
 
 
 def decode_pixel(k: Kernel, pixel: Buf, term: Val, terms: int, lanes: int) -> Val:
@@ -305,23 +305,18 @@ def decode_pixel(k: Kernel, pixel: Buf, term: Val, terms: int, lanes: int) -> Va
     return decode_terms(k, pixel, term, terms, lanes, lift_of_terms(terms))
 
 
-def encode_terms(k: Kernel, v: Val, terms: int) -> list[Val]:
-    """Two or three terms of f32 numbers, each in the upper half of a 32-bit word.
+def encode_terms(k: Kernel, v: Val, terms: int, lift: float, odd: Val) -> list[Val]:
+    """Two or three terms of f32 numbers multiplied by ``lift``, each in the upper half of a 32-bit word.
 
-    Numbers that terms cannot represent are encoded as the module describes under **Representable range**.
+    Numbers that are ``odd`` are encoded as the module describes under **Representable range**.
     """
-    return _with_bits(k, v, split_terms(k, v, terms), is_unrepresentable(k, v))
-
-
-def _with_bits(k: Kernel, v: Val, heads: Sequence[Val], odd: Val) -> list[Val]:
-    """The terms ``heads`` of numbers v, but NaN and the bits of v where they are ``odd``."""
-    bits, terms = k.bitcast(v, u32), len(heads)
+    bits, heads = k.bitcast(v, u32), split_terms(k, v * lift, terms)
     kept = [bits & HIGH_HALF, bits << 16]
     first = NAN if terms == 3 else ((bits << 6) & 0x3F_0000) | NAN
     return [k.select(odd, held, head) for held, head in zip((first, *kept), heads, strict=False)]
 
 
-def decode_terms(k: Kernel, pixel: Buf, term: Val, terms: int, lanes: int, lift: float = 1.0) -> Val:
+def decode_terms(k: Kernel, pixel: Buf, term: Val, terms: int, lanes: int, lift: float) -> Val:
     """The f32 numbers that ``encode_terms`` stored at ``pixel``; ``term`` is the stride of terms in elements, and
     ``lift`` what the terms are too large by.
     """

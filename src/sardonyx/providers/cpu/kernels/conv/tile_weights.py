@@ -11,7 +11,16 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution, View
 from sardonyx.providers.cpu.codegen.launch import Launch, code_for_one_call
 from sardonyx.providers.cpu.kernels.conv.tile_geometry import Geometry
-from sardonyx.providers.cpu.kernels.split.bf16 import CHUNK, HALF, PAIRS, PANEL, split_bf16, step_elements
+from sardonyx.providers.cpu.kernels.split.bf16 import (
+    CHUNK,
+    HALF,
+    LARGEST,
+    PAIRS,
+    PANEL,
+    representable_below,
+    split_bf16,
+    step_elements,
+)
 from sardonyx.providers.cpu.language.amx import QUADS, ROW_NBYTES
 from sardonyx.providers.cpu.language.values import bf16, i8
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -34,7 +43,8 @@ def term_weights(group: Convolution, found: Geometry, isa: Isa, second: Convolut
         spec = split_bf16(source=group.w.dtype, terms=terms, layout=PAIRS, is_direct=True, axes=0)
         args = {"x": source, "y": tiles, "flags": flags, "lines": filters, "depth": found.steps * layout.block}
         at = code_for_one_call(spec, isa, source.nbytes)
-        Launch(spec, {**args, "x_line": 1, "x_k": filters}, at=at)()
+        numbers = {"x_line": 1, "x_k": filters, "limit": representable_below(LARGEST)}
+        Launch(spec, {**args, **numbers}, at=at)()
         if flags.any():
             odd = (w for (w, _), one in zip(both, lined, strict=True) if not np.isfinite(one).all())
             raise Unrepresentable(_weights_key(next(odd, group.w))[0])

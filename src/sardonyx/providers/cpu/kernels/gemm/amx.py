@@ -20,7 +20,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, operands_of
 from sardonyx.providers.cpu.kernels.common.matrices import BatchArgs, Problem
 from sardonyx.providers.cpu.kernels.gemm import split_ahead
-from sardonyx.providers.cpu.kernels.gemm.amx_kernel import AmxGemmArgs, gemm_amx, is_pipelined
+from sardonyx.providers.cpu.kernels.gemm.amx_kernel import FACTORS_NBYTES, AmxGemmArgs, gemm_amx, is_pipelined
 from sardonyx.providers.cpu.kernels.gemm.f32_fallback import SCRATCH_NBYTES
 from sardonyx.providers.cpu.kernels.gemm.macro_tile import Blocking
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import Panels
@@ -158,7 +158,7 @@ def steps(p: Problem, analysis: Analysis) -> list[Step]:
         why += "; A packed by its producer"
     why += "".join(f"; {analysis.packed_operands[s].description}" for s in made if s in analysis.packed_operands)
     nbytes = expressible(dims.mul(b.tiles.elements, b.tiles.dtype.itemsize))
-    scratch = SCRATCH_NBYTES + blocking.scratch_nbytes(1, 1 + has_pipelined)
+    scratch = SCRATCH_NBYTES + FACTORS_NBYTES + blocking.scratch_nbytes(1, 1 + has_pipelined)
     scratch += 0 if panels is None else split_ahead.scratch_nbytes(k_block)
     step = Step(spec, flat(args=args), epilogue.writes, p.nodes, scratch, p.flops, nbytes, why)
     return [*before_a, *before_b, step]

@@ -15,6 +15,9 @@ vector units, which are idle during tile products: it is software-pipelined, row
 next macro-tile. With one term products leave few cycles; a cheap epilogue then follows half a micro-tile after the
 products. Batched products and chips without AMX apply the epilogue right after the products, too.
 
+With several terms A is lifted (``split.bf16``): the epilogue multiplies the sums of each micro-tile by a factor, which
+is 1 for those of the f32 fallback.
+
 **Without AMX**, one term is multiplied from the same panels by vector instructions for bf16 pairs, where there are
 any.
 """
@@ -50,6 +53,7 @@ from sardonyx.providers.cpu.kernels.split.bf16 import (
     STEP,
     TILE,
     TiledArgs,
+    lift_of_left,
     step_elements,
 )
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import (
@@ -70,6 +74,9 @@ from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f32, i64, u32
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.records import Record, replace
 
+FACTORS_NBYTES = 1024
+"""Scratch bytes of the factors by which the epilogue multiplies the sums of micro-tiles: two macro-tiles have at most
+130."""
 PAIR_ROWS = 8
 """Rows of a micro-tile with bf16 pair instructions: 16 vector registers of sums and two of B; A is broadcast from
 memory."""
@@ -148,7 +155,8 @@ class _Gemm:
         self.ahead = Ahead(k, args.b.memory, args.depth, self.steps, args.k_block) if is_in_panels else None
         fallback_at = split_ahead.scratch_nbytes(args.k_block) if is_in_panels else k.const(0)
         self.fallback_scratch, self.held = k.scratch(f32, fallback_at), k.var(-1)
-        self.scratch = k.scratch(f32, fallback_at + SCRATCH_NBYTES)
+        self.factors = k.scratch(f32, fallback_at + SCRATCH_NBYTES)
+        self.scratch = k.scratch(f32, fallback_at + SCRATCH_NBYTES + FACTORS_NBYTES)
         self.done = PipelinedEpilogue(k, self.scratch, m, n) if is_pipelined(schedule, epilogue, k.isa) else None
         self.is_interleaved = self.done is not None or is_in_panels
         """Whether other work runs between the products: both halves of a micro-tile then share a loop."""
@@ -196,10 +204,11 @@ class _MacroProduct:
         )  # fmt: skip
         self.f32_fallback.forget()
         self.is_f32 = k.var(0)
-        """Whether a micro-tile's products are f32 ones, with three terms."""
+        """Whether a micro-tile's products are f32 ones."""
         self.product.stride = k.select(args.macro_columns > 1, steps, args.k_block)
         self.product.lines = k.max(ceil_div(k.const(PANEL), k.max(macro.rows * 2, 1)), schedule.fetched)
         self.finish = TileEpilogue(k, gemm.epilogue, self.product.operands, args.n, (), gemm.terms)
+        self.finish.factors = None if gemm.terms == 1 else gemm.factors
 
     def multiply(self) -> None:
         """Multiply all K-blocks, and apply the epilogue after the last, unless it is pipelined."""
@@ -275,11 +284,16 @@ class _MacroProduct:
 
     def _complete(self, row: Val, column: Val, slot: Val) -> None:
         """After the last K-block: recompute what is flagged, and apply the epilogue to the upper half."""
-        gemm = self.gemm
+        k, gemm = self.k, self.gemm
         self.finish.begin(row, column)
         if gemm.terms < 3:
-            with self.k.when(gemm.is_unrepresentable, likely=False):
-                self.f32_fallback.recompute_flagged(gemm.scratch.at(slot), row, column)
+            self.is_f32.set(0)
+            with k.when(gemm.is_unrepresentable, likely=False):
+                is_flagged = self.f32_fallback.recompute_flagged(gemm.scratch.at(slot), row, column)
+                self.is_f32.set(k.cast(is_flagged, i64))
+        if gemm.terms > 1:  # numbers that are multiplied in f32 are not lifted
+            factor = k.select(self.is_f32.get().eq(0), k.const(1 / lift_of_left(gemm.terms), f32), 1.0)
+            gemm.factors.store(slot // MICRO_TILE, factor)
         if gemm.done is None:
             self.finish.half(gemm.scratch, slot, row, 0, column, gemm.args.m)
 

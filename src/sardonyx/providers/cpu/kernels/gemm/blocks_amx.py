@@ -41,6 +41,7 @@ from sardonyx.providers.cpu.kernels.split.bf16 import (
     STEP,
     TILE,
     TiledArgs,
+    lift_of_left,
     split_a,
     split_terms,
     step_elements,
@@ -237,7 +238,7 @@ class _MacroProduct:
             slot, row, column = macro.slot(r, c), macro.row + r, macro.column + c
             self.epilogue.begin(row, column)
             with k.when(is_unrepresentable, likely=False):
-                self.f32_fallback.recompute_flagged(self.scratch.sums.at(slot), row, column)
+                _ = self.f32_fallback.recompute_flagged(self.scratch.sums.at(slot), row, column)
             for half in range(2):
                 with k.when(m - row * PANEL > half * HALF):
                     self.epilogue.half(self.scratch.sums, slot, row, half, column, m)
@@ -307,9 +308,11 @@ class _MacroProduct:
         return self.scratch.sums.at((s & 1) * (MICRO_TILE // 2))
 
     def _add(self, reader: PanelReader, segment: Val, s: Val, slot: Val) -> None:
-        """Scale the sums of a segment, and add them to those of half a micro-tile."""
+        """Scale the sums of a segment, whose left numbers are lifted, and add them to those of half a micro-tile."""
         k, stage, sums = self.k, self._stage(s), self.scratch.sums.at(slot)
         scales = [reader.scale(segment, side * HALF, HALF) for side in range(2)]
+        if self.terms > 1:
+            scales = [scale * (1 / lift_of_left(self.terms)) for scale in scales]
         with k.either(segment.eq(0)) as (first, later):
             for branch, is_first in ((first, True), (later, False)):
                 with branch, k.loop(0, HALF, 4) as top:

@@ -41,6 +41,8 @@ Array = np.ndarray[Any, Any]
 
 LEAST_ELEMENTS = 1 << 14
 """Weights with fewer elements are dequantized once: they stay in the caches."""
+LEAST_SCALE, MOST_ZERO = 2.0**-90, 2.0**40
+"""Bounds of scales and of zero points: scales of lifted sums (``split.bf16``) are no denormals, and sums are floats."""
 
 
 class Weight(Record):
@@ -91,9 +93,16 @@ def refusal(p: Problem, analysis: Analysis) -> Refusal | None:
     found = _source(p)
     if isinstance(found, Refusal):
         return found
-    factors = found.known.scale, *(() if found.known.zero is None else (found.known.zero,))
+    known = found.known
+    factors = known.scale, *(() if known.zero is None else (known.zero,))
     if not all(np.isfinite(t.peek().astype(np.float32, copy=False)).all() for t in factors if t.dtype.is_float):
         return Refusal("scales or zero points are not finite")
+    scale = np.abs(known.scale.peek().astype(np.float32, copy=False))
+    if np.any((scale < LEAST_SCALE) & (scale != 0)):
+        return Refusal(f"a scale is below {LEAST_SCALE:.0e}")
+    zero = known.zero
+    if zero is not None and zero.dtype.is_float and np.any(np.abs(zero.peek().astype(np.float32)) > MOST_ZERO):
+        return Refusal(f"a zero point is above {MOST_ZERO:.0e}")
     return None
 
 

@@ -16,7 +16,16 @@ from collections.abc import Iterable
 from sardonyx.providers.cpu.kernels.common.matrices import MatrixArgs
 from sardonyx.providers.cpu.kernels.conv.packed_image import decode_terms
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import TERM_STRIDE, place_of
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, STEP, TILE, FlagsArgs, load_pair, step_elements
+from sardonyx.providers.cpu.kernels.split.bf16 import (
+    HALF,
+    PANEL,
+    STEP,
+    TILE,
+    FlagsArgs,
+    lift_of_left,
+    load_pair,
+    step_elements,
+)
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, Var, f32, i32, i64
 from sardonyx.records import Record
@@ -113,11 +122,12 @@ class F32Fallback(Record):
         """Called when another product begins: the decoded K-block of B is not one of its own."""
         self.held.set(-1)
 
-    def recompute_flagged(self, sums: Buf, row: Val, column: Val) -> None:
-        """Recompute the sums of a micro-tile if one of its flags is set."""
-        k, most = self.k, DEPTH // self.unit
-        with k.when(self.is_flagged(row, column), likely=False), k.loop(0, k.max(self.steps, 1), most) as step:
+    def recompute_flagged(self, sums: Buf, row: Val, column: Val) -> Val:
+        """Recompute the sums of a micro-tile if one of its flags is set. Returns whether one is."""
+        k, most, is_flagged = self.k, DEPTH // self.unit, self.is_flagged(row, column)
+        with k.when(is_flagged, likely=False), k.loop(0, k.max(self.steps, 1), most) as step:
             self.multiply(sums, row, column, step, k.min(self.steps - step, most))
+        return is_flagged
 
     def is_flagged(self, row: Val, column: Val) -> Val:
         """Whether one of the flags of a micro-tile is set."""
@@ -150,11 +160,11 @@ class F32Fallback(Record):
         if source is not None:
             corner = source.memory.at(top * source.row + step * self.unit * source.col)
             return Rows(corner, source.row, source.col)
-        rows, size = self.scratch.at(DEPTH * PANEL), self.terms * TERM_STRIDE
+        rows, size, lift = self.scratch.at(DEPTH * PANEL), self.terms * TERM_STRIDE, lift_of_left(self.terms)
         with k.loop(0, high) as r, k.loop(0, count) as s:
             tiles = self.at.a.at(place_of(top + r, self.steps * size) + (step + s) * size)
             for half in range(STEP // HALF):
-                numbers = decode_terms(k, tiles.at(half * HALF), k.const(TERM_STRIDE), self.terms, HALF)
+                numbers = decode_terms(k, tiles.at(half * HALF), k.const(TERM_STRIDE), self.terms, HALF, lift)
                 rows.store(r * DEPTH + s * STEP + half * HALF, numbers)
         return decoded_rows(k, rows)
 

@@ -87,7 +87,7 @@ class PipelinedEpilogue:
         k, i, top, column = self.k, self.i.get(), self.top.get(), self.column.get()
         rows = k.min(rows, PANEL - i)
         row, left = top * PANEL + i, column * PANEL
-        self.finish.micro_tile(self._sums(row), row, k.min(rows, self.m - row), left)
+        self.finish.micro_tile(self._sums(row), row, k.min(rows, self.m - row), left, self.sums.get())
         is_tile_end, is_column = (i + rows).eq(PANEL), top.eq(self.last.get())
         next_top, next_column = k.select(is_column, self.first.get(), top + 1), k.select(is_column, column + 1, column)
         self.left += -rows

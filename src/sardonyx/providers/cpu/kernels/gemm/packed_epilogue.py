@@ -34,7 +34,9 @@ from sardonyx.providers.cpu.kernels.split.bf16 import (
     STEP,
     TILE,
     PackedOperand,
+    is_too_large,
     is_unrepresentable,
+    lift_of_left,
     split_terms,
     step_elements,
 )
@@ -87,6 +89,8 @@ class TileEpilogue(BoundEpilogue):
     ) -> None:
         super().__init__(k, epilogue, operands, n, batch)
         self.terms = terms
+        self.factors: Buf | None = None
+        """What the sums of each micro-tile of scratch memory are multiplied by first."""
 
     def begin(self, panel: Val, step: Val) -> None:
         """Clear the flag of a micro-tile before any of its rows is finished."""
@@ -104,9 +108,13 @@ class TileEpilogue(BoundEpilogue):
         with k.loop(k_block * rows, k.min(k.min((k_block + 1) * rows, HALF), m - top)) as i:
             self.prefetch(top + i, column * PANEL, PANEL)
 
-    def micro_tile(self, sums: Buf, row: Val, rows: Val, column: Val) -> None:
-        """Apply the epilogue to contiguous rows of a micro-tile."""
+    def micro_tile(self, sums: Buf, row: Val, rows: Val, column: Val, slot: Val) -> None:
+        """Apply the epilogue to contiguous rows of a micro-tile, whose sums lie at or after ``slot`` in scratch
+        memory.
+        """
         k, columns = self.k, self.n - column
+        if self.factors is not None:
+            self.factor = self.factors.load(slot // (PANEL * PANEL))
         if not self.epilogue.packed_outputs:
             self.tile(sums, PANEL, row, rows, column, k.min(columns, PANEL), width=PANEL)
             return
@@ -122,7 +130,7 @@ class TileEpilogue(BoundEpilogue):
         ``m`` rows.
         """
         top = panel * PANEL + half * HALF
-        self.micro_tile(scratch.at(slot + half * HALF * PANEL), top, self.k.min(m - top, HALF), column * PANEL)
+        self.micro_tile(scratch.at(slot + half * HALF * PANEL), top, self.k.min(m - top, HALF), column * PANEL, slot)
 
     def _place(self, name: str, row: Val, column: Val) -> Buf:
         y = self._operands[name]
@@ -159,10 +167,11 @@ def place_of(row: Val, panel: Val) -> Val:
 
 def store_step(to: Buf, v: Val, terms: int, flag: Buf) -> None:
     """Store up to 32 numbers of a row, one step along k, as terms; set the flag if one is not representable."""
-    k = to.k
-    _put(to, split_terms(k, v, terms))
-    with k.when(is_unrepresentable(k, v).any(), likely=False):
-        _put(to, encode_terms(k, v, terms) if terms > 1 else [_rounded(k, v)])
+    k, lift = to.k, lift_of_left(terms)
+    _put(to, split_terms(k, v if terms == 1 else v * lift, terms))
+    odd = is_unrepresentable(k, v) if terms == 1 else is_too_large(k, v)
+    with k.when(odd.any(), likely=False):
+        _put(to, encode_terms(k, v, terms, lift, odd) if terms > 1 else [_rounded(k, v)])
         flag.store(0, 1)
 
 

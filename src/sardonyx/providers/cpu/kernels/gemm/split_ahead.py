@@ -26,10 +26,12 @@ from sardonyx.providers.cpu.kernels.split.bf16 import (
     STEP,
     TILE,
     is_representable,
+    limit_of,
     split_terms,
     step_elements,
     vnni_pairs,
 )
+from sardonyx.providers.cpu.kernels.split.bf16 import PAIRS as IN_PAIRS
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, i32, i64, u32
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
@@ -162,4 +164,4 @@ def find_special(k: Kernel, x: Buf, found: Buf, n: Val, *, source: DType) -> Non
     with k.loop(0, n, PANEL) as i:
         for j, size in enumerate(worst):
             split_terms(k, x.load(i + j * HALF, HALF), 0, size)
-    found.store(0, k.cast(~is_representable(k.max(*worst)), i32))
+    found.store(0, k.cast(~is_representable(k.max(*worst), limit_of(IN_PAIRS, TERMS)), i32))

@@ -13,6 +13,9 @@ A step is what one round of tile products reads: ``terms`` times 2 KiB, contiguo
 have denormal terms, which AMX takes for zero. So each panel has one flag for every ``CHUNK`` steps, which is set where
 a number is out of range; the GEMM recomputes such panels in f32 (``gemm.f32_fallback``). A constant with such a number
 is not packed at all: ``Unrepresentable`` is raised and another kernel is chosen.
+
+**Small numbers on the left.** In several terms, A is multiplied by ``LIFT`` when it is split, and the sums are divided
+by that: no term of any small number is a denormal then, and no product that counts is one.
 """
 
 from __future__ import annotations
@@ -51,9 +54,14 @@ CHUNK = 8
 """Steps that are split at a time: the unit of work and of flags."""
 
 SMALLEST, LARGEST = 2.0**-100, 2.0**63
-"""Representable numbers are zero or between these magnitudes. Below, third terms would be denormal. From LARGEST on, a
-product of lower terms could overflow to the opposite infinity. Products below 2^-102 are exact to 2^-126 only, since
-AMX flushes denormals to zero."""
+"""Representable numbers are zero or between these magnitudes, where no operand is lifted. Below, third terms would be
+denormal. From LARGEST on, a product of lower terms could overflow to the opposite infinity. Products below 2^-102 are
+exact to 2^-126 only, since AMX flushes denormals to zero."""
+LIFT = 2.0**28
+"""The factor of A in several terms. The smallest denormal becomes 2^-121, and products whose sum is one of the smallest
+denormals stay above 2^-126."""
+LARGEST_LEFT, LARGEST_RIGHT = 2.0**46, 2.0**30
+"""Representable numbers of A and B are below these magnitudes if A is lifted: a sum of 2^23 products is a float."""
 LIFTED = 2.0**30
 """Where small numbers are lifted to: a product of two sums of such numbers is a float."""
 _ABS, _HIGH_HALF, _EXPONENT, _SMALLEST_NORMAL = 0x7FFF_FFFF, 0xFFFF_0000, 0x7F80_0000, 0x0080_0000
@@ -95,17 +103,17 @@ class LineStrides(Arguments[M, N]):
 def _params(source: DType, terms: int, layout: str, is_direct: bool, axes: int) -> Params:
     return {
         "x": (source,), "y": (bf16,), "flags": (i32,), "strides": LineStrides.declared(axes),
-        "lines": i64, "depth": i64, "batch": BatchArgs.declared(axes),
+        "lines": i64, "depth": i64, "limit": i64, "batch": BatchArgs.declared(axes),
     }  # fmt: skip
 
 
 @kernel(_params)
 def split_bf16(
     k: Kernel, x: Buf, y: Buf, flags: Buf, strides: LineStrides[Buf, Val], lines: Val, depth: Val,
-    batch: BatchArgs[Buf, Val], *, source: DType, terms: int, layout: str, is_direct: bool, axes: int,
+    limit: Val, batch: BatchArgs[Buf, Val], *, source: DType, terms: int, layout: str, is_direct: bool, axes: int,
 ) -> None:  # fmt: skip
     """Split x into terms, packed as tiles in y. ``flags`` has one for each panel and ``CHUNK`` elements of K: whether a
-    number there is out of range.
+    number there is out of range (``limit_of``).
 
     ``is_direct``: x has stride 1 along k (``layout`` is rows) or from line to line (pairs); otherwise each tile is
     copied to staging memory first.
@@ -122,7 +130,7 @@ def split_bf16(
             tile.locate(line + half * HALF, lines, step * STEP, depth)
             to = y.at((panel * steps + step) * step_elements(terms) + half * TILE)
             (tile.rows if layout == ROWS else tile.pairs)(to, terms)
-        flags.store(at, k.cast(~is_representable(worst.get()), i32))
+        flags.store(at, k.cast(k.cast(worst.get().max(), i64) >= limit, i32))
 
 
 class _Tile:
@@ -144,13 +152,21 @@ class _Tile:
         masks = [k.mask(self.deep - side * HALF, HALF) for side in range(2)]
         with k.loop(0, self.lines) as r:
             row = self.x.at(r * self.x_line)
-            sides = [split_terms(k, row.load(i * HALF, HALF, mask), terms, self.worst) for i, mask in enumerate(masks)]
+            sides = [self._split(row.load(i * HALF, HALF, mask), terms) for i, mask in enumerate(masks)]
             for term, (left, right) in enumerate(zip(*sides, strict=True)):
                 heads = k.bitcast(left, u16).shuffle(range(1, 4 * HALF, 2), k.bitcast(right, u16))
                 words.store(r * STEP + term * 2 * TILE, heads)
         with k.loop(self.lines, HALF) as r:
             for term in range(terms):
                 words.store(r * STEP + term * 2 * TILE, k.zeros(u16, STEP))
+
+    def _split(self, v: Val, terms: int) -> list[Val]:
+        """The terms of numbers of A."""
+        k, lift = self.k, lift_of_left(terms)
+        if lift == 1.0:
+            return split_terms(k, v, terms, self.worst)
+        self.worst.set(k.max(self.worst, k.bitcast(v, u32) & _ABS))
+        return split_terms(k, v * lift, terms)
 
     def pairs(self, y: Buf, terms: int) -> None:
         k = self.k
@@ -204,14 +220,31 @@ def is_unrepresentable(k: Kernel, v: Val) -> Val:
     return (size - _LOW >= _RANGE) & size.ne(0)
 
 
+def lift_of_left(terms: int) -> float:
+    """The factor by which A is multiplied."""
+    return 1.0 if terms == 1 else LIFT
+
+
+def limit_of(layout: str, terms: int) -> int:
+    """``limit`` of ``split_bf16`` for an operand of a product."""
+    if terms == 1:
+        return _RANGE
+    return int(np.float32(LARGEST_LEFT).view(np.uint32)) if layout == ROWS else representable_below(LARGEST_RIGHT)
+
+
+def is_too_large(k: Kernel, v: Val) -> Val:
+    """Which numbers of A, which is lifted, are outside the representable range."""
+    return (k.bitcast(v, u32) & _ABS) >= limit_of(ROWS, 3)
+
+
 def representable_below(limit: float) -> int:
     """The bound of ``worst`` (``split_terms``) if all numbers are below a limit."""
     return int(np.float32(limit).view(np.uint32)) - _LOW
 
 
-def is_representable(worst: Val) -> Val:
+def is_representable(worst: Val, limit: int = _RANGE) -> Val:
     """Whether all numbers are representable whose magnitudes ``split_terms`` accumulated in ``worst``."""
-    return worst.max() < _RANGE
+    return worst.max() < limit
 
 
 def lift_of(k: Kernel, largest: Val) -> Val:
@@ -398,7 +431,8 @@ class _Source(Record):
     def _numbers(self) -> dict[str, Known]:
         sizes, batch = ([pair[i] for pair in self._own] for i in range(2))
         strides = LineStrides[Ref, Known](self.line_stride, self.k_stride, tuple(batch))
-        return flat(strides=strides, lines=self.lines, depth=self.depth, batch=BatchArgs(tuple(sizes)))
+        limit = limit_of(self.layout, self.terms)
+        return flat(strides=strides, lines=self.lines, depth=self.depth, limit=limit, batch=BatchArgs(tuple(sizes)))
 
     def at_run_time(self, p: Problem, analysis: Analysis) -> tuple[list[Step], TiledOperand]:
         key = (self.storage.number, *(getattr(self, f) for f in list(self.__dataclass_fields__)[1:]))
