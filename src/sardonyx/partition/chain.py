@@ -64,7 +64,21 @@ class Chain:
         """Runs all links without a context; None unless each link can and no result is a constant, an input or another
         result.
         """
-        return self._run_planned if self._can_run_planned else None
+        if not self._can_run_planned:
+            return None
+        whole = self._whole
+        return self._run_planned if whole is None else whole.planned_run
+
+    @property
+    def _whole(self) -> Chain | None:
+        """The chain that is this one's only link, if it has the same inputs and results."""
+        inner = getattr(self.links[0].executable, "chain", self.links[0].executable) if self._only else None
+        if not isinstance(inner, Chain) or inner.constants or self.links[0].takes != tuple(range(self.inputs)):
+            return None
+        is_same = inner.inputs == self.inputs and self.gives == tuple(
+            range(self.inputs, self.inputs + len(inner.gives))
+        )
+        return inner if is_same else None
 
     def _run_planned(self, args: Sequence[Any]) -> Sequence[Any] | None:
         if self._only is not None:

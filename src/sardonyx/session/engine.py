@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -170,9 +171,10 @@ class Engine:
 
     @cached_property
     def _named_dims(self) -> list[tuple[str, tuple[Any, ...]]]:
-        """The shapes of inputs with dimensions that have names."""
+        """The shapes of inputs with dimensions whose names occur more than once."""
         shapes = [(v.name, tuple(v.shape or ())) for v in self.inputs]
-        return [(name, shape) for name, shape in shapes if any(isinstance(d, str) for d in shape)]
+        counts = Counter(d for _, shape in shapes for d in shape if isinstance(d, str))
+        return [(name, shape) for name, shape in shapes if any(isinstance(d, str) and counts[d] > 1 for d in shape)]
 
     def _default(self, i: int) -> Any:
         if i not in self._defaults:
