@@ -7,7 +7,7 @@ directly, so a capture is an ordinary use.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -205,6 +205,9 @@ class Graph:
         self._head: Node | None = None
         self._tail: Node | None = None
         self._count = 0
+        self._op_types: dict[str, int] = {}
+        """How many nodes have each type."""
+        self._owners: dict[Node, None] = {}
 
     # -- reading
 
@@ -235,6 +238,15 @@ class Graph:
 
     def __len__(self) -> int:
         return self._count
+
+    def has_any(self, op_types: Collection[str]) -> bool:
+        """Whether one of its nodes, those of subgraphs aside, has one of these types."""
+        return not self._op_types.keys().isdisjoint(op_types)
+
+    @property
+    def owners(self) -> list[Node]:
+        """The nodes with subgraphs, in the order in which they were added."""
+        return list(self._owners)
 
     @property
     def outputs(self) -> Sequence[Value]:
@@ -283,8 +295,10 @@ class Graph:
         for i, v in enumerate(node.inputs):
             if v is not None:
                 v.uses[node, i] = None
+        self._op_types[node.op_type] = self._op_types.get(node.op_type, 0) + 1
         for _, sub in node.subgraphs():
             sub.parent = node
+            self._owners[node] = None
         return node
 
     def remove(self, node: Node) -> None:
@@ -314,6 +328,10 @@ class Graph:
             node._next._prev = node._prev
         node.graph = node._prev = node._next = None
         self._count -= 1
+        self._owners.pop(node, None)
+        self._op_types[node.op_type] -= 1
+        if not self._op_types[node.op_type]:
+            del self._op_types[node.op_type]
 
     def clear(self) -> None:
         """Remove every node and output, so that captured values lose their uses here."""

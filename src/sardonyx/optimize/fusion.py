@@ -99,7 +99,7 @@ def fuse(graph: Graph, fusions: Iterable[Fusion], log: Log) -> None:
 
 
 def _fuse(graph: Graph, by_root: dict[str, list[Fusion]], log: Log) -> None:
-    for node in graph.nodes:
+    for node in graph.nodes if graph.has_any(by_root) else graph.owners:
         for _, sub in node.subgraphs():
             _fuse(sub, by_root, log)
         for fusion in by_root.get(node.op_type, ()):

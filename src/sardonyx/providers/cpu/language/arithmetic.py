@@ -79,6 +79,8 @@ class Arithmetic:
 
     def unify(self, a: Operand, b: Operand) -> tuple[Val, Val]:
         """Two operands with one type and width; the first that is not a Python number decides the type."""
+        if type(a) is Val and type(b) is Val and a.dtype is b.dtype and a.lanes == b.lanes:
+            return a, b  # as most are
         a = a.get() if isinstance(a, Var) else a
         b = b.get() if isinstance(b, Var) else b
         if not isinstance(a, Val):

@@ -90,14 +90,17 @@ class Builder:
         for v in operands:  # a call of max takes twice as long, and this is the hottest function of emission
             if v.depth > needed:
                 needed = v.depth
-        region: Region | None = self._region
+        at = self._region
+        region: Region | None = at
         while region is not None and region.depth >= needed:
             found = region.known.get(text)
             if found is not None:
                 return found
             region = region.parent
-        at = _outside(self._region, needed) if is_safe else self._region
-        name = self._name()
+        if is_safe and needed < at.depth:
+            at = _outside(at, needed)
+        self._count = count = self._count + 1
+        name = f"%v{count}"
         (at.block or self.block).lines.append(f"{name} = {text}")
         made = at.known[text] = Value(type, name, at.depth)
         return made
