@@ -26,6 +26,10 @@ ABSENT = 0
 """The slot of an omitted input; it always holds None."""
 
 
+SILENT = frozenset(("sardonyx.ops.movement", "sardonyx.ops.sequence", "sardonyx.ops.text"))
+"""Modules of operators that compute no numbers."""
+
+
 class Step(NamedTuple):
     kernel: Kernel
     inputs: tuple[int, ...]
@@ -90,8 +94,8 @@ class Program:
         frame = self._template.copy()
         for slot, arg in zip(self._fed, args, strict=True):
             frame[slot] = arg
-        if context.budget is None and self._is_control:
-            self._walk(frame, context)  # its bodies silence numpy where they use it
+        if context.budget is None and self._is_silent:
+            self._walk(frame, context)  # bodies silence numpy themselves
             return [frame[slot] for slot in self._given]
         with np.errstate(all="ignore"):
             if context.budget is None:
@@ -105,9 +109,9 @@ class Program:
         return [frame[slot] for slot in self._given]
 
     @cached_property
-    def _is_control(self) -> bool:
-        """Whether all steps run bodies."""
-        return all(step.takes_context for step in self.steps)
+    def _is_silent(self) -> bool:
+        """Whether numpy warns of nothing in these steps: they run bodies, or compute no numbers."""
+        return all(step.takes_context or _module(step.kernel) in SILENT for step in self.steps)
 
     def bodies(self) -> Iterator[Any]:
         """The compiled bodies of control flow."""
@@ -145,6 +149,11 @@ class Program:
         except Exception as e:
             assert step is not None
             raise located(e, step.node, [frame[i] for i in step.inputs]) from e
+
+
+def _module(kernel: Kernel) -> str:
+    """The module of the function that a kernel is."""
+    return str(getattr(getattr(kernel, "func", kernel), "__module__", ""))
 
 
 def _unwrapped(value: Any) -> Any:

@@ -8,6 +8,8 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
+_NONE = np.empty(0, np.int64)
+
 
 class LabelTable:
     """``values`` at the first key equal to an element (NaN equals NaN), else ``default``."""
@@ -24,9 +26,10 @@ class LabelTable:
             self._order, self._first = np.unique(keys, return_index=True)
 
     def look_up(self, x: Array) -> Array:
+        at: Any
         if x.dtype == object:
             get, missing = self._places.get, self._missing
-            at = np.array([get(each, missing) for each in x.reshape(-1).tolist()], np.int64)
+            at = [get(each, missing) for each in x.reshape(-1).tolist()] if x.size else _NONE
         elif not len(self._order):
             at = np.full(x.size, self._missing)
         else:

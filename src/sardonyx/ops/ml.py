@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from itertools import repeat
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -111,17 +110,20 @@ def feature_vectorizer(*xs: Array, inputdimensions: Any = ()) -> Array:
 @op("OneHotEncoder", domain=ML)
 def one_hot_encoder(x: Array, *, cats_int64s: Any = (), cats_strings: Any = (), zeros: int = 1) -> Array:
     """A category that is named twice is the last one of its name."""
-    names = list(cats_strings) if x.dtype == object else list(cats_int64s)
-    codes = x if x.dtype == object else x.astype(np.int64)
-    place = {category: i for i, category in enumerate(names)}
-    at = np.fromiter(map(place.get, codes.reshape(-1).tolist(), repeat(-1)), np.int64, x.size)
-    (found,) = np.nonzero(at >= 0)
-    if not zeros and len(found) < x.size:
+    names, codes = (cats_strings, x) if x.dtype == object else (cats_int64s, x.astype(np.int64))
+    count, place = len(names), _PLACES.get(_places_of, names).get
+    at = [place(code, -1) for code in codes.reshape(-1).tolist()]
+    if not zeros and -1 in at:
         raise InvalidArgument("a value is not among the categories, and zeros=0 forbids that")
-    check_elements(x.size * len(names), np.dtype(F32), "the output of OneHotEncoder")
-    hot = np.zeros((*x.shape, len(names)), F32)
-    hot.reshape(x.size, len(names))[found, at[found]] = 1
+    check_elements(x.size * count, np.dtype(F32), "the output of OneHotEncoder")
+    hot = np.zeros((*x.shape, count), F32)
+    flat = hot.reshape(-1)
+    flat[[row * count + i for row, i in enumerate(at) if i >= 0]] = 1
     return hot
+
+
+def _places_of(names: Sequence[Any]) -> dict[Any, int]:
+    return {category: i for i, category in enumerate(names)}
 
 
 @op("CategoryMapper", domain=ML)
@@ -134,12 +136,15 @@ def category_mapper(
     default_string: str = "_Unused",
 ) -> Array:
     """A category that is named twice has the last of its numbers, and a number the last of its categories."""
+    default = default_int64 if x.dtype == object else default_string
+    return _TABLES.get(_category_table, cats_int64s, cats_strings, default).look_up(x)
+
+
+def _category_table(cats_int64s: Any, cats_strings: Any, default: int | str) -> LabelTable:
     if len(cats_int64s) != len(cats_strings):
         raise InvalidGraph("CategoryMapper's lists differ in length", got=(len(cats_int64s), len(cats_strings)))
     ints, strings = np.array(cats_int64s, np.int64)[::-1], np.array(list(cats_strings), dtype=object)[::-1]
-    if x.dtype == object:
-        return LabelTable(strings, ints, default_int64).look_up(x)
-    return LabelTable(ints, strings, default_string).look_up(x)
+    return LabelTable(ints, strings, default) if isinstance(default, str) else LabelTable(strings, ints, default)
 
 
 @op("LabelEncoder", domain=ML)
@@ -160,22 +165,39 @@ def label_encoder(
     values_tensor: Tensor | None = None,
 ) -> Array:
     """Each element looked up in a table; missing ones become the default of the values' type."""
-    keys = _COLUMNS.get(_column, keys_tensor, keys_floats, keys_int64s, keys_strings, "keys")
-    values = _COLUMNS.get(_column, values_tensor, values_floats, values_int64s, values_strings, "values")
+    table = _TABLES.get(
+        _label_table, keys_tensor, keys_floats, keys_int64s, keys_strings, values_tensor, values_floats, values_int64s,
+        values_strings, default_tensor, default_float, default_int64, default_string,
+    )  # fmt: skip
+    return table.look_up(x)
+
+
+def _label_table(
+    keys_tensor: Tensor | None,
+    keys_floats: Any,
+    keys_int64s: Any,
+    keys_strings: Any,
+    values_tensor: Tensor | None,
+    values_floats: Any,
+    values_int64s: Any,
+    values_strings: Any,
+    default_tensor: Tensor | None,
+    default_float: float,
+    default_int64: int,
+    default_string: str,
+) -> LabelTable:
+    keys = _column(keys_tensor, keys_floats, keys_int64s, keys_strings, "keys")
+    values = _column(values_tensor, values_floats, values_int64s, values_strings, "values")
     if len(keys) != len(values):
         raise InvalidGraph("LabelEncoder's keys and values differ in number", got=(len(keys), len(values)))
     if default_tensor is not None:
-        default = _COLUMNS.get(_first, default_tensor)
+        default = default_tensor.numpy().reshape(-1)[0]
     else:
         default = {"f": default_float, "i": default_int64, "O": default_string}.get(values.dtype.kind, 0)
-    return _TABLES.get(LabelTable, keys, values, default).look_up(x)
+    return LabelTable(keys, values, default)
 
 
-def _first(tensor: Tensor) -> Any:
-    return tensor.numpy().reshape(-1)[0]
-
-
-_COLUMNS, _TABLES = IdentityCache(2048), IdentityCache(1024)
+_PLACES, _TABLES = IdentityCache(1024), IdentityCache(1024)
 
 
 def labels_by_index(span: int, **attributes: Any) -> tuple[int, Array] | None:

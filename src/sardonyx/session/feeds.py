@@ -217,6 +217,9 @@ def _sparse_check(name: str, t: SparseTensorType) -> Check:
 def strings(array: Array) -> Array:
     """An array of any numpy string type as an array of ``str`` objects."""
     kind = array.dtype.kind
+    if kind == "U":
+        whole: Array = array.astype(object, order="C")
+        return whole
     if kind in "SV":
         flat = [bytes(b).decode("utf-8") for b in array.reshape(-1).tolist()]
     else:
