@@ -229,7 +229,7 @@ def test_room_for_rows_grows_and_stays(threads: int, monkeypatch: pytest.MonkeyP
             np.testing.assert_array_equal(found[1], want)
             np.testing.assert_array_equal(found[0], want[-1] / 2)
     assert repeated == [4, 16, 64]
-    assert run.memory([(3,), ()]).outputs_nbytes >= 256 * 12
+    assert run.memory([(3,), ()]).outputs_nbytes >= 128 * 12
 
 
 def test_threads_make_room_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,9 +27,8 @@ from sardonyx.records import Record
 
 UNLIMITED = (1 << 63) - 1
 LEAST_ROOM, MOST_ROOM, ROOM_NBYTES = 4, 64, 1 << 20
-"""The room for rows of an unknown number at first: so many, or as many as take so many bytes."""
-USUAL_SIZE = 64
-"""The size that is assumed, in this estimate, for one that only the run tells."""
+"""The room for rows of an unknown number at first: as many as take so many bytes, within these bounds. It is the least
+where only the run tells how large they are."""
 
 
 class _Trips(Record):
@@ -227,8 +226,9 @@ def _counted(low: Lowering, node: Node, out: Value, row: Value, trips: _Trips) -
     assert node.graph is not None
     if any(draws(other) for other in node.graph.nodes):
         raise Refused("the number of rows that a Loop collects depends on the data, and a run cannot be repeated")
-    nbytes = prod(d if isinstance(d, int) else USUAL_SIZE for d in low.shape(row)) * low.dtype(row).itemsize
-    return low.make_room(out, trips.count, max(LEAST_ROOM, min(MOST_ROOM, ROOM_NBYTES // max(nbytes, 1))))
+    known = [d for d in low.shape(row) if isinstance(d, int)]
+    rows = ROOM_NBYTES // max(prod(known) * low.dtype(row).itemsize, 1) if len(known) == len(low.shape(row)) else 0
+    return low.make_room(out, trips.count, max(LEAST_ROOM, min(MOST_ROOM, rows)))
 
 
 def _most(low: Lowering, node: Node) -> Known | None:

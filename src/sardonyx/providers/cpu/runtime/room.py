@@ -7,8 +7,9 @@ import numpy as np
 from sardonyx.errors import OutOfBudget
 from sardonyx.interpret.bodies import ENDLESS
 
-FACTOR = 4
-"""Room grows by this factor: repeating the run costs a third of the last one, and later runs find it large enough."""
+FEW, FACTOR, LATER_FACTOR = 64, 4, 2
+"""Room for up to so many rows grows by the first factor, then by the second: no run has much more than it needs. Later
+runs find it large enough."""
 
 
 class NeedsRoom(Exception):
@@ -26,4 +27,4 @@ class Room:
         if self.array.size == used:
             if used >= ENDLESS:
                 raise OutOfBudget("a Loop collects too many rows", expected=f"at most {used}")
-            self.array = np.empty(used * FACTOR, np.uint8)
+            self.array = np.empty(used * (FACTOR if used < FEW else LATER_FACTOR), np.uint8)
