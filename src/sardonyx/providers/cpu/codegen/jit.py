@@ -75,8 +75,8 @@ class Linker:
         ``replace`` puts optimized code later."""
         name = self.name(spec, isa)
         with self._lock:
-            found = self._addresses.get(name)
-        if found is None:
+            found, has_baseline = self._addresses.get(name), _baseline_name(name) in self._addresses
+        if found is None and not has_baseline:  # most steps share their kernel with others
             found = self.cached(name, spec.name)
         return self._made(_baseline_name(name), partial(_baseline, spec, isa)) if found is None else found
 
