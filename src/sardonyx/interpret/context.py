@@ -44,7 +44,7 @@ class Held(NamedTuple):
 class RunContext:
     """The context of one run. ``stop`` may be set from another thread; it is checked between steps."""
 
-    __slots__ = ("_stop", "_watched", "budget", "deadline", "held", "places", "record", "record_part")
+    __slots__ = ("_stop", "_watched", "budget", "deadline", "held", "is_private", "places", "record", "record_part")
 
     def __init__(
         self,
@@ -52,8 +52,10 @@ class RunContext:
         timeout_s: float | None = None,
         record: Callable[[Any, int, int, Any, Any], None] | None = None,
         budget: Budget | None = None,
+        is_private: bool = False,
     ) -> None:
-        self._stop = False
+        """``is_private``: no other thread knows of this context."""
+        self._stop, self.is_private = False, is_private
         self._watched: tuple[Any, int] | None = None
         self.deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self.budget: Budget | None = None
@@ -98,8 +100,8 @@ class RunContext:
 
     @property
     def is_undisturbed(self) -> bool:
-        """Whether nobody is told of the run, and nothing is known yet that may stop it."""
-        return self.record is None and self.deadline is None and not self._stop
+        """Whether nobody is told of the run, and nothing can stop it."""
+        return self.is_private and self.record is None and self.deadline is None and not self._stop
 
     def watch(self, words: Any, i: int) -> None:
         """While native code runs, mirror ``stop`` to a word of memory that the code reads."""

@@ -363,7 +363,7 @@ class NativeSession:
             if results is not None:
                 return results if is_all else [results[self._output_names.index(name)] for name in wanted]
         if run_options is None and self._trace is None:
-            results = self._run(self.prepare(feed), wanted, RunContext())
+            results = self._run(self.prepare(feed), wanted, RunContext(is_private=True))
         else:
             results = self.compute(wanted, feed, run_options)
         return [public_value(value) for value in results]

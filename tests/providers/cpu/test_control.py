@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -265,3 +266,20 @@ def test_rows_that_take_too_much_memory_are_refused() -> None:
     run = executable((graph, "float[n] x, float least", "float[n] y, float[r,n] rows"))
     with pytest.raises(OutOfBudget, match="output would be"):
         run.run([np.ones(1 << 20, np.float32), np.array(-9, np.float32)], RunContext())
+
+
+@pytest.mark.parametrize(
+    "graph", [LONG, FADING, ("s = Softmax(x) t = MatMul(s, s) z = MatMul(t, s)", "float[3,3] x", "float[3,3] z")]
+)
+def test_a_run_that_others_know_of_is_told_that_it_is_cancelled(graph: tuple[str, str, str], monkeypatch: Any) -> None:
+    run, context = executable(graph, 1), RunContext()
+    least = np.array(0.001, np.float32)
+    args = (
+        [np.array(5), ONES] if graph is LONG else [ONES[0], least] if graph is FADING else [np.eye(3, dtype=np.float32)]
+    )
+    for _ in range(2):
+        run.run(args, RunContext())
+    execute = run._team.execute
+    monkeypatch.setattr(run._team, "execute", lambda at: (setattr(context, "stop", True), execute(at)))
+    with pytest.raises(Fail, match="terminate"):
+        run.run(args, context)

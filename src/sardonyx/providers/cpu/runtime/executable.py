@@ -140,8 +140,7 @@ class CpuExecutable:
 
     def _grow(self, shapes: tuple[tuple[int, ...], ...]) -> None:
         """Make more room than a run of these shapes had."""
-        assert self._room is not None
-        self._room.grow(shapes[-1][0])
+        self._room.grow(shapes[-1][0])  # type: ignore[union-attr]
 
     def _for_others(self, shapes: tuple[tuple[int, ...], ...]) -> Executable | None:
         """The executable for shapes that this one cannot run; None if numpy must run them first."""
@@ -252,6 +251,10 @@ class CpuExecutable:
         except (SizesDiffer, OutOfBudget):
             return None
         return results if self._trim is None else self._trim(shape.sizes, results)
+
+    def run_quick(self, args: Sequence[Any]) -> list[Any] | None:
+        """``run_planned`` for shapes whose work is known to be short."""
+        return self.run_planned(args) if self.table.is_bounded else None
 
     def _execute(self, shape: Shape, args: Sequence[Any], results: list[Array], context: RunContext | None) -> bool:
         """Compute the results; False if a stop meant for an earlier run ended this one, which is then repeated."""
