@@ -317,13 +317,13 @@ MEANING = {
     ],
 )  # fmt: skip
 def test_which_producers_pack_for_their_consumers(body: str, outputs: str, is_packed: bool) -> None:
-    weights = {f"w{i}": random(64, 64) / 8 + np.float32(i) / 64 for i in range(3) if f"w{i}" in body}
-    inputs = ", ".join(f"float[64,64] {name}" for name in ("x", *weights))
+    weights = {f"w{i}": random(96, 96) / 8 + np.float32(i) / 64 for i in range(3) if f"w{i}" in body}
+    inputs = ", ".join(f"float[96,96] {name}" for name in ("x", *weights))
     found = Compiled(body, inputs, outputs, CHIP, constants=weights)
     read = {storage_of(step, "a") for step in found.steps if step.spec.name == "gemm_amx"}
     made = {storage_of(step, name) for step in found.steps if step.spec.name != "split_bf16" for name in step.writes}
     assert bool(read & made) == is_packed
-    x, w = random(64, 64).astype(np.float64), {name: v.astype(np.float64) for name, v in weights.items()}
+    x, w = random(96, 96).astype(np.float64), {name: v.astype(np.float64) for name, v in weights.items()}
     names = dict(step.split(" = ") for step in body.replace(") ", ")\n").splitlines())
     values: dict[str, Array] = {"x": x, **w}
     for name, call in names.items():

@@ -63,7 +63,9 @@ LEAST_ROWS = {1: 1, 2: 8, 3: 40}
 bytes of f32 and three read 1.5 times as many."""
 LEAST_COLUMNS = 64
 """Columns from which the gain in products, 0.02 cycles each with three terms, outweighs the splitting of A, about one
-cycle for a number. Where B is split at each run too, rows must be as many."""
+cycle for a number."""
+LEAST_OF_BOTH = {1: 64, 2: 64, 3: 80}
+"""Rows and columns from which that holds where B is split at each run too, by terms."""
 LEAST_DEPTH = STEP
 """Products of a sum from which one fills a step."""
 
@@ -97,8 +99,9 @@ def supports(p: Problem, analysis: Analysis) -> Refusal | None:
 
 def pays(p: Problem, analysis: Analysis) -> Refusal | None:
     """Why f32 multiply-adds are quicker than tiles; None if tiles are quicker."""
-    least = LEAST_COLUMNS if p.weight is None else LEAST_ROWS[terms(p, analysis)]
-    limits = (("rows", p.m, least), ("columns", p.n, LEAST_COLUMNS), ("depth", p.k, LEAST_DEPTH))
+    count = terms(p, analysis)
+    rows, columns = (LEAST_OF_BOTH[count],) * 2 if p.weight is None else (LEAST_ROWS[count], LEAST_COLUMNS)
+    limits = (("rows", p.m, rows), ("columns", p.n, columns), ("depth", p.k, LEAST_DEPTH))
     small = [f"{size} {name}" for name, size, low in limits if isinstance(size, int) and size < low]
     return Refusal(f"too small for tiles: {', '.join(small)}") if small else None
 
