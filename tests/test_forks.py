@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -190,3 +191,33 @@ def test_children_start_sessions_while_the_parent_does(monkeypatch: pytest.Monke
         finally:
             stop.set()
     assert found == [0] * 8
+
+
+LATE = """
+import os, sys
+from sardonyx import forks
+
+def early():
+    forks.imported("late")
+
+os.register_at_fork(before=early)
+for _ in range(2):
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    import late
+    print(late.called)
+"""
+MODULE = """
+import os
+called = []
+os.register_at_fork(before=lambda: called.append("before"), after_in_parent=lambda: called.append("after"))
+"""
+
+
+def test_a_module_imported_during_a_fork_releases_nothing(tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text(MODULE)
+    (tmp_path / "program.py").write_text(LATE)
+    done = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=60)
+    assert (done.stdout.splitlines(), done.stderr) == (["[]", "['before', 'after']"], "")

@@ -41,7 +41,7 @@ else:
 IMPORT_S = 2.0
 """How long a fork waits for running imports. A program that runs inside a module's body never finishes its import."""
 
-__all__ = ["Gate", "at_fork", "cached_property", "lock", "rlock"]
+__all__ = ["Gate", "at_fork", "cached_property", "imported", "lock", "rlock"]
 
 _locks: WeakSet[Any] = WeakSet()
 
@@ -71,6 +71,53 @@ def at_fork(
         return
     given = {"before": before, "after_in_parent": in_parent, "after_in_child": in_child}
     os.register_at_fork(**{when: function for when, function in given.items() if function is not None})
+
+
+_importing = rlock()
+
+
+def imported(name: str) -> Any:
+    """A module that registers functions around forks, imported at any time.
+
+    Python calls what is registered after the fork also where that came too late for what is registered before it: a
+    module that is imported while another thread forks would release a lock that somebody else holds.
+    """
+    if not hasattr(os, "register_at_fork"):
+        return importlib.import_module(name)
+    with _importing:
+        register = os.register_at_fork
+        os.register_at_fork = _in_pairs(register)
+        try:
+            return importlib.import_module(name)
+        finally:
+            os.register_at_fork = register
+
+
+def _in_pairs(register: Callable[..., None]) -> Callable[..., None]:
+    """``os.register_at_fork`` by which the parent calls nothing after a fork that has called nothing before."""
+
+    def register_pair(
+        *, before: Callable[[], object] | None = None, after_in_parent: Callable[[], object] | None = None,
+        after_in_child: Callable[[], object] | None = None,
+    ) -> None:  # fmt: skip
+        has_begun = False
+
+        def begin() -> None:
+            nonlocal has_begun
+            if before is not None:
+                before()
+            has_begun = True
+
+        def end() -> None:
+            nonlocal has_begun
+            if has_begun and after_in_parent is not None:
+                has_begun = False
+                after_in_parent()
+
+        child = {} if after_in_child is None else {"after_in_child": after_in_child}
+        register(before=begin, after_in_parent=end, **child)
+
+    return register_pair
 
 
 class Gate:

@@ -30,6 +30,7 @@ def tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every contraction goes to tiles: the suite's are nearly all too small for them to pay."""
     monkeypatch.setattr(isa, "current", lambda: CHIP)
     monkeypatch.setattr(amx, "LEAST_ROWS", dict.fromkeys(amx.TERMS.values(), 1))
+    monkeypatch.setattr(amx, "LEAST_OF_BOTH", dict.fromkeys(amx.TERMS.values(), 1))
     monkeypatch.setattr(amx, "LEAST_COLUMNS", 1)
     monkeypatch.setattr(amx, "LEAST_DEPTH", 1)
 

@@ -15,6 +15,7 @@ from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import interpret
 from sardonyx.lower.build import lower
 from sardonyx.lower.claims import refusals
+from sardonyx.lower.sizes import DataDependent
 from sardonyx.model.load import load
 from sardonyx.normalize.run import normalize
 from sardonyx.optimize.pipelines import optimize
@@ -44,9 +45,13 @@ def test_cases_answer_as_the_suite_expects() -> None:
             continue
         if not len(graph) or any(refusals(graph).values()):
             continue
-        ran += 1
         part, fed = part_of(graph), dict(zip(graph.inputs, inputs, strict=False))
-        found = dict(zip(part.outputs, interpret.run(lower(part), [fed[v] for v in part.inputs]), strict=True))
+        try:
+            lowered = lower(part)
+        except DataDependent:  # a session cuts the part there
+            continue
+        ran += 1
+        found = dict(zip(part.outputs, interpret.run(lowered, [fed[v] for v in part.inputs]), strict=True))
         for value, want in zip(graph.outputs, expected, strict=True):
             if value in found:
                 try:

@@ -18,10 +18,10 @@ _pool: ThreadPoolExecutor | None = None
 
 def submit(job: Callable[[], T]) -> Future[T]:
     global _pool
-    if _pool is None:
-        from concurrent.futures import ThreadPoolExecutor
-
-        _pool = ThreadPoolExecutor(max_workers=min(32, 4 * (os.cpu_count() or 1)), thread_name_prefix="sardonyx-run")
+    if _pool is None:  # the module is large, and most programs have no asynchronous runs
+        futures = forks.imported("concurrent.futures.thread")
+        workers = min(32, 4 * (os.cpu_count() or 1))
+        _pool = futures.ThreadPoolExecutor(max_workers=workers, thread_name_prefix="sardonyx-run")
     try:
         return _pool.submit(job)
     except RuntimeError as error:
