@@ -94,7 +94,7 @@ LISTED = {
     "joined": listing("z = ConcatFromSequence<axis=0>(all)"),
     "joined along the last axis": listing("z = ConcatFromSequence<axis=-1>(all)", step="float[2,1] x"),
     "stacked": listing("z = ConcatFromSequence<axis=0, new_axis=1>(all)"),
-    "stacked behind": listing("z = ConcatFromSequence<axis=-1, new_axis=1>(all)", step="float[2,3] x"),
+    "stacked along the last axis": listing("z = ConcatFromSequence<axis=-1, new_axis=1>(all)", step="float[2,3] x"),
     "numbers": listing("z = ConcatFromSequence<axis=0, new_axis=1>(all)", step="float x"),
     "twice": listing(
         "a = ConcatFromSequence<axis=0>(all) b = ConcatFromSequence<axis=1, new_axis=1>(all) p = ReduceSum(b)"

@@ -123,7 +123,7 @@ def ours(name: str, form: str, per_channel: bool) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("form", ["QDQ", "QOperator"])
 def test_healthy_models_of_our_quantizer(form: str) -> None:
-    """onnx infers no types after operators of com.microsoft, such as that of a Flatten behind a pooling."""
+    """onnx infers no types after operators of com.microsoft, such as that of a Flatten after a pooling."""
     for name, build in MODELS.items():
         model = build()
         for made in (ours(name, form, False), renamed(ours(name, form, True))):

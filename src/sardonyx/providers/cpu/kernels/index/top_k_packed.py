@@ -40,9 +40,9 @@ FEW = 16
 RANKED = 16
 """Entries are counted, rather than sorted by digits, if they fill at most so many vectors."""
 DIGITS, RADIX = 8, 256
-"""The digits of an entry, and the values of each."""
+"""How many digits of a byte an entry has, and how many values a digit."""
 LAST = (1 << 63) - 1
-"""Behind all entries."""
+"""Larger than all entries."""
 
 
 def supports(group: TopK, analysis: Analysis) -> Refusal | None:
@@ -137,7 +137,7 @@ def _worst(k: Kernel, heap: Heap) -> Val:
 
 
 def _rank(k: Kernel, entries: Buf, count: Val, entry: Val, lanes: int) -> Val:
-    """How many entries are smaller; behind them are some that are not."""
+    """How many entries are smaller; after them come some that are not."""
     total = k.var(k.zeros(i64, lanes))
     with k.loop(0, count, lanes) as at:
         total.set(total.get() + k.select(entries.load(at, lanes) < k.splat(entry, lanes), k.const(1, i64, lanes), 0))
